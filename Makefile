@@ -15,7 +15,7 @@ PIP := -m pip --disable-pip-version-check install --quiet --no-warn-script-locat
 PINNED := pyproject.toml constraints.txt constraints-hashes.txt
 
 # Debian packages that some tests use; those tests say so and are skipped where the programs are missing.
-SYSTEM_PACKAGES_LIST := chromium tmux parallel shellcheck stress-ng prometheus prometheus-node-exporter victoria-metrics \
+SYSTEM_PACKAGES_LIST := chromium tmux parallel shellcheck stress-ng pocl-opencl-icd prometheus prometheus-node-exporter victoria-metrics \
 	munge slurm-wlm slurm-client slurmctld slurmd slurmdbd slurm-wlm-mysql-plugin mariadb-server
 # The simulated GPU library is C: where there is no compiler, the one in the ziglang package serves.
 comma := ,

@@ -99,7 +99,7 @@ def build(
     _insert(db, counts, "frame", _frames(groups, rows, random, period_ns, spike))
     for statement in schema.INDEXES.values():
         db.execute(statement)
-    db.execute(schema.INSERT["seal"], schema.sealed_row("seal", (1, START_NS + rows * period_ns, dumps(counts))))
+    db.execute(schema.INSERT["seal"], codec.sealed_row("seal", (1, START_NS + rows * period_ns, dumps(counts))))
     db.execute("COMMIT")
     db.close()
     return rows * sum(len(group.info.channels) for group in groups)
@@ -107,7 +107,7 @@ def build(
 
 def _insert(db, counts, table, rows):
     tally = Tally()
-    db.executemany(schema.INSERT[table], tally.over(schema.sealed_row(table, row) for row in rows))
+    db.executemany(schema.INSERT[table], tally.over(codec.sealed_row(table, row) for row in rows))
     counts[table] = tally.result()
 
 

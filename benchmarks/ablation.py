@@ -21,8 +21,12 @@ import numpy as np
 
 from benchmarks import product_lab as product
 from everywatt.api import run
-from everywatt.energy import building, sampling, stalls, ticks, unseen_power, utilisation
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
+from everywatt.core.clocks import NS, Anchor
+from everywatt.core.spans import Span
+from everywatt.energy import building, counter_ends, loading, sampling, ticks, unseen_power, utilisation
 from everywatt.sensors.nvidia import gpu_known
+from everywatt.tape.importing import Recording, write_tape
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "energy" / "data"
 WORTH = 1.02
@@ -69,6 +73,30 @@ def _shifts(rng: np.random.Generator) -> product.Load:
     watts = np.concatenate((np.where(on, pulsed.watts, 60.0), np.where(np.arange(len(turns)) % 2 == 0, 100.0, 60.0)))
     busy = np.concatenate((on.astype(np.float64), (np.arange(len(turns)) % 2 == 0).astype(np.float64)))
     return product.Load(at[order], watts[order], busy[order])
+
+
+def read_inline(made: product.Load, out: Path, rng: np.random.Generator) -> product.Recorded:
+    """A package's counter that moves every millisecond, read ten times a second and where spans start and end."""
+
+    def at(t_s: float) -> int:
+        return product.ORIGIN_NS + round(t_s * NS)
+
+    def read(t_s: float) -> Row:
+        counted_j = float(made.energy(-4.0, np.floor(t_s * 1000) / 1000))
+        return Row(at(t_s), at(t_s - 0.001), at(t_s), (round(counted_j / QUANTUM_J) * QUANTUM_J,))
+
+    facts = Facts(period_s=0.001, quantum=QUANTUM_J, max_w=400.0, gain_pct=0.0, offset_w=0.0)
+    channel = Channel("cpu.0.package.energy", "J", Kind.COUNTER, "cpu.0", Domain.PACKAGE, facts=facts)
+    rows = [read(t) for t in np.arange(rng.uniform(0, 0.1), product.SECONDS, 0.1)]
+    spans = [(start, start + length) for length in LENGTHS_S for start in rng.uniform(1.0, 54.0, 10).tolist()]
+    edges = [read(t) for t in sorted(edge for pair in spans for edge in pair)]
+    recording = Recording(GroupInfo("rapl", "rapl", "cpu.0", (channel,), inline=True), rows, 0.1, edges)
+    anchors = [Anchor(one, product.UTC_NS + one, one, 0) for one in (at(0.0), at(product.SECONDS))]
+    opened = [Span(f"s{n}", f"step {n}", at(a), at(b), None) for n, (a, b) in enumerate(spans)]
+    write_tape(out, [recording], meta={"host": {"name": "box"}}, anchors=anchors, spans=opened)
+    recorded = run.load(out)
+    begin_s = (recorded.tapes[0].extent_ns()[0] - at(0.0)) / NS
+    return product.Recorded(recorded, lambda a, b: made.energy(a + begin_s, b + begin_s), (1.0, 59.0))
 
 
 # Loads that one rule was made for, each with the sensors on which it shows. Only some phases need the rule, so there
@@ -163,6 +191,10 @@ RULES: dict[str, tuple[product.Sensor, Callable[..., product.Load]]] = {
         product.Sensor(stall_s=2.0, noise_w=0.3, window_s=0.025, quantum=1.0),
         product.LOADS["square 0.7 s"],
     ),
+    "stall of 2 s, whole watts, gauge 100 of 100 ms, telegraph 60 ms": (
+        product.Sensor(stall_s=2.0, noise_w=0.3, quantum=1.0),
+        product.LOADS["telegraph 60 ms"],
+    ),
     "stall of 2 s, gauge 100 of 100 ms, square 0.7 s": (
         product.Sensor(stall_s=2.0, quantum=0.01),
         product.LOADS["square 0.7 s"],
@@ -172,11 +204,17 @@ RULES: dict[str, tuple[product.Sensor, Callable[..., product.Load]]] = {
         product.LOADS["telegraph 400 ms"],
     ),
 }
+READ_INLINE = ("steady", "square 0.7 s", "telegraph 400 ms")
+QUANTUM_J = 2.0**-14
 PHASES, FEW_PHASES = 40, 8
 
 
 def _zeros(y: Any, *rest: Any) -> Any:
     return np.zeros(len(y))
+
+
+def _no_watts(*of: Any) -> float:
+    return 0.0
 
 
 def _as_read(read: Any, early: Any, late: Any) -> Any:
@@ -193,6 +231,7 @@ PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "restlessness": [(sampling, "restlessness", _zeros)],
     "averages that stray": [(sampling, "_left_out_j", _zeros)],
     "publication times": [(building, "retime", _as_read)],
+    "places of inline reads": [(loading, "placed", lambda raw, which: raw)],
     "halves of what is not seen": [(sampling, "_halves", lambda cells, *rest: cells)],
     "levels": [(sampling, "toggling", lambda witness, end_s: None)],
     "no utilisation": [(sampling, "unwitnessed", lambda witness, y: False)],
@@ -216,6 +255,8 @@ PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "turns of slow beats": [(unseen_power, "FULL_BEAT", 0.0)],
     "readings that differ by jitter alone": [(sampling, "in_step", _none)],
     "utilisation that stands still": [(unseen_power, "STILL_SHARE", -1.0)],
+    "idle floor": [(sampling, "rest_w", _no_watts), (unseen_power, "rest_w", _no_watts)]
+    + [(module, "idle_w", _no_watts) for module in (loading, counter_ends)],
     "noise": [(unseen_power, "NOISE_RANGE", 0.0)],
     "noise of busy devices": [(unseen_power, "QUIET", 0.0)],
     "feigned swing": [(sampling, "APPARENT_SDS", 0.0)],
@@ -232,8 +273,8 @@ PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "the likelier of two windows": [(ticks, "SOME_CALM", np.inf)],
     "counters of part-time sensors": [(ticks, "part_time", lambda channel: False)],
     "stalls of gauges": [(building, "old_readings", lambda at, value, *rest: _none(value))],
-    "stalls by how busy": [(stalls, "_as_busy", lambda at, alike, witness, first, *rest: _none(first))],
-    "stalls by utilisation": [(stalls, "_unfollowed", lambda at, still, witness, first, *rest: _none(first))],
+    "stalls by how busy": [(building, "_as_busy", lambda at, alike, witness, first, *rest: _none(first))],
+    "stalls by utilisation": [(building, "_unfollowed", lambda at, still, witness, first, *rest: _none(first))],
     "stalls of counters": [(building, "stalled", _none)],
 }
 
@@ -279,6 +320,12 @@ def by_rule(scratch: Path, phases: int) -> dict[str, list[product.Recorded]]:
             rng = np.random.default_rng(seed)
             out = scratch / f"{name} {seed}.tape"
             found[name].append(product.record(load(rng), sensor, out, rng))
+    for load_name in READ_INLINE:
+        name = f"counter read inline, {load_name}"
+        for seed in range(phases):
+            rng = np.random.default_rng(seed)
+            made = read_inline(product.LOADS[load_name](rng), scratch / f"{name} {seed}.tape", rng)
+            found.setdefault(name, []).append(made)
     return found
 
 
@@ -291,7 +338,10 @@ def scores(asked: dict[str, list[product.Recorded]], count: int) -> dict[str, fl
         for length in LENGTHS_S:
             rng = np.random.default_rng(5)
             each = max(count // len(recordings), 3)
-            first, *others = (product.by_windows(one, length, each, rng) for one in recordings)
+            first, *others = (
+                product.by_spans(one, length) if one.run.spans else product.by_windows(one, length, each, rng)
+                for one in recordings
+            )
             found[f"{name}, {length:g} s"] = sum(others, start=first).score_pct
     return found
 

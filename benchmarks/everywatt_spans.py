@@ -13,7 +13,7 @@ from lanes import Tool, drive
 import everywatt
 from everywatt.core.spans import Span
 from everywatt.energy.sources import Source, sources
-from everywatt.energy.window import source_energy
+from everywatt.energy.window import source_energies
 
 
 class Everywatt(Tool):
@@ -48,7 +48,7 @@ class Everywatt(Tool):
     def _figure(self, source: Source, span: Span) -> dict[str, Any]:
         """As `run.energy(span, device=…)`, without looking the span up again for every device."""
         assert span.end_ns is not None
-        energy = source_energy(source, span.start_ns, span.end_ns)
+        energy = source_energies(source, [(span.start_ns, span.end_ns)])
         return {"joules": energy.joules, "low": energy.low, "high": energy.high}
 
 

@@ -588,9 +588,9 @@ def spans_in(run: Run) -> list[Span]:
     return [span for span in run.spans if span.id != ROOT]
 
 
-def by_spans(recorded: Recorded) -> Answers:
-    """`Run.energy(span)` of every span."""
-    spans = spans_in(recorded.run)
+def by_spans(recorded: Recorded, length_s: float | None = None) -> Answers:
+    """`Run.energy(span)` of every span, or of those of one length."""
+    spans = [one for one in spans_in(recorded.run) if length_s in (None, round(one.duration_s or 0.0, 3))]
     return Answers.of(_span_truth(recorded, spans), [recorded.run.energy(span) for span in spans])
 
 

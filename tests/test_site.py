@@ -70,3 +70,17 @@ def test_words_of_the_site_can_be_read(site, scheme):
         found = axe.Axe().run(page, options=rules).response["violations"]
         browser.close()
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+
+
+def test_the_site_has_no_serious_fault_of_accessibility(site):
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    if shutil.which("chromium") is None:
+        pytest.skip("needs chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=SWITCHES)
+        page = browser.new_context(bypass_csp=True).new_page()
+        page.goto((site / "gallery.html").as_uri())
+        found = axe.Axe().run(page).response["violations"]
+        browser.close()
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []

@@ -319,6 +319,14 @@ def test_a_place_that_cannot_be_written_is_said_and_the_block_runs(here, monkeyp
     assert "no energy" in m._repr_html_()
 
 
+@pytest.mark.parametrize(
+    "words", [["python"], ["/opt/python3", "-m", "ipykernel_launcher", "-f", "/run/kernel-7.json"]]
+)
+def test_a_session_without_a_program_is_advised_what_can_be_done_in_it(here, words) -> None:
+    refused = everywatt.Meter("cell").start(command=words).stop().energy_net().refused
+    assert "everywatt run" not in refused and "everywatt.Meter" in refused, refused
+
+
 # Processes.
 
 

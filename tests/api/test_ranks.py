@@ -35,6 +35,13 @@ def test_each_figure_says_that_it_is_shared(ranks):
         assert any(f"{RANKS - 1} other programs" in note for note in run.energy().notes), run.energy().notes
 
 
+def test_printed_figures_say_that_they_are_shared(ranks, capsys):
+    for run in ranks:
+        assert str(run.energy()).endswith(f"coverage 100 % · shared with {RANKS - 1} other programs")
+    assert main(["list", "--sum", "job"]) == 0
+    assert "counts once" in capsys.readouterr().out
+
+
 def test_sums_count_the_node_once(ranks, capsys):
     begin, end = ranks[0].started, ranks[-1].started
     seconds = (end - begin).total_seconds() + ranks[-1].duration_s

@@ -246,3 +246,10 @@ def test_times_do_not_reach_below_zero():
     (one,) = figures(TWO[:1], [replace(each, cpu_s=each.seconds) for each in trials], anytime=False)
     assert one.seconds.low == one.cpu_s.low == 0.0
     assert str(one.seconds.time) == "≈ 21 ms (0 … 55 ms)"
+
+
+def test_the_energy_of_one_trial_has_the_digits_that_its_measurement_leaves():
+    found = figures(TWO, series([10.1234], [20.1234], gain=0.5))
+    (table,) = Result(Plan(), TWO, tuple(found), "trials", None).tables()
+    first = dict(zip(table.headers, table.cells()[0], strict=True))
+    assert (first["energy"], first["power"]) == ("10.1 J", "10.1 W")

@@ -47,7 +47,7 @@ def test_what_is_beaten_in_both_is_not_worth_choosing():
     assert choice.pareto == ("s0", "s1", "s3")
     assert choice.best == "s3"
     assert "s3 uses 40" in choice.why
-    assert "100 % slower" in choice.why
+    assert "100 % more time" in choice.why
 
 
 def test_a_setting_at_which_the_command_failed_is_not_chosen():
@@ -67,20 +67,20 @@ def test_an_undecided_choice_says_so():
     assert choice.best == "s1"
     assert (
         choice.why
-        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0; s1 is 10.0 % slower"
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0; s1 takes 10.0 % more time"
     )
     same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
-    assert same == "no difference in energy larger than 2.0 % compared with s0; s1 is 10.0 % slower"
+    assert same == "no difference in energy larger than 2.0 % compared with s0; s1 takes 10.0 % more time"
 
 
 def test_the_pace_has_a_subject_in_every_sentence():
     noisy = measured([(100, 1.0), (99.95, 0.8)])
     open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Verdict.UNDECIDED, more_trials=9))
     assert choose([noisy[0], open_]).why == (
-        "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0; s1 is 20.0 % faster"
+        "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0; s1 takes 20.0 % less time"
     )
-    assert choose(noisy).why == "no difference in energy larger than 2.0 % compared with s0; s1 is 20.0 % faster"
-    assert choose(measured([(100, 1.0), (60, 2.0)])).why.endswith(" less energy than s0; s1 is 100 % slower")
+    assert choose(noisy).why == "no difference in energy larger than 2.0 % compared with s0; s1 takes 20.0 % less time"
+    assert choose(measured([(100, 1.0), (60, 2.0)])).why.endswith(" less energy than s0; s1 takes 100 % more time")
 
 
 def test_the_first_setting_may_be_the_best():
@@ -127,8 +127,24 @@ def test_cpu_time_leads_where_energy_is_modelled():
         for trial in one.trials
     ]
     found = figures([one.candidate for one in counted], trials)
-    table = Sweep(Result(Plan(), (), tuple(found), "trials", None), choose(found)).tables()[0]
-    assert list(table.headers[2:5]) == ["CPU time", "ratio of CPU time", "energy"]
+    sweep = Sweep(Result(Plan(), (), tuple(found), "trials", None), choose(found))
+    assert list(sweep.tables()[0].headers[2:5]) == ["CPU time", "ratio of CPU time", "energy"]
+
+
+def test_a_recommendation_by_modelled_energy_says_so_and_cpu_time_leads():
+    counted = measured([(100, 1.0), (60, 2.0)])
+    trials = [
+        replace(trial, energy=replace(trial.energy, pedigree="modelled"), cpu_s=1.0 + trial.candidate)
+        for one in counted
+        for trial in one.trials
+    ]
+    two = tuple(one.candidate for one in counted)
+    found = figures(two, trials)
+    lines = Sweep(Result(Plan(), two, tuple(found), "trials", None), choose(found)).lines
+    assert lines[0].startswith("s1 uses 100") and lines[0].endswith("more CPU time than s0")
+    assert lines[-1].startswith("recommended: s1: ") and lines[-1].endswith(" s0 (modelled); s1 takes 100 % more time")
+    lines = Sweep(Result(Plan(), two, tuple(counted), "trials", None), choose(counted)).lines
+    assert len(lines) == 1 and lines[0].startswith("recommended: s1: ") and "modelled" not in lines[0]
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +252,26 @@ def test_parameters_can_be_swept_too(place):
     )
     assert done.returncode == 0, done.stderr
     assert [one["label"] for one in json.loads(done.stdout)["candidates"]] == ["n=0.1", "n=0.2"]
+
+
+def test_a_pace_that_trials_do_not_show_is_not_claimed():
+    first, second = measured([(100, 1.0), (60, 0.9)])
+    open_ = replace(second, time=replace(second.time, answer=Verdict.UNDECIDED, low=0.2, high=4.0))
+    assert choose([first, open_]).why == choose([first, replace(second, time=None)]).why
+    assert " time" not in choose([first, open_]).why
+
+
+def test_several_parameters_are_swept_together(place):
+    done = subprocess.run(
+        sweep("--param", "n", "0.1,0.2", "--param", "m", "1,2", "--trials", "1", "--", "sleep", "{n}", "0.{m}"),
+        env=place,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    labels = [one["label"] for one in json.loads(done.stdout)["candidates"]]
+    assert labels == ["n=0.1 m=1", "n=0.1 m=2", "n=0.2 m=1", "n=0.2 m=2"]
 
 
 def test_a_sweep_whose_every_trial_fails_ends_with_3(tmp_path):

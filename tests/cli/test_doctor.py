@@ -193,9 +193,9 @@ def test_the_verdict_comes_first_and_absent_sensors_share_a_reason() -> None:
         Check("CPU energy (RAPL)", Verdict.FAIL, "denied", "sudo everywatt doctor --fix"),
         Check("clock", Verdict.PASS, "synchronised"),
     )
-    core = Part("cpu.0 core", "cpu.0", "core", "counter", "rapl", in_total=False, note="inside cpu.0")
-    gpu = Part("gpu.0", "gpu.0", "gpu", "counter", "nvml", in_total=True)
-    model = Part("host", "host", "node", "modelled", "modelled", in_total=True)
+    core = Part("cpu.0 core", "cpu.0", "core", "counter", in_total=False, note="inside cpu.0")
+    gpu = Part("gpu.0", "gpu.0", "gpu", "counter", in_total=True)
+    model = Part("host", "host", "node", "modelled", in_total=True)
     found = Diagnosis(checks, (), Coverage("gpu", (core, gpu)))
     assert module.outlook(found) == [
         "You will get: gpu.0 counted.",

@@ -69,7 +69,12 @@ def test_explore_asks_the_engine(wanted, capsys):
     assert column["now"] == pytest.approx(1.0, abs=0.01), "ranks, whose ties rounding may break"
 
 
-def test_our_own_series_have_the_names_of_their_channels():
+@pytest.mark.parametrize("one_node", [False, True])
+def test_our_own_series_have_the_names_of_their_channels(one_node, tmp_path):
+    """Also those of one node that a filter chooses."""
+    chosen = tmp_path / "node" if one_node else None
+    if chosen is not None:
+        chosen.write_text('{__name__=~"everywatt_.+",instance="node1"}\n')
     metrics = [
         {"__name__": "everywatt_power_watts", "device": "cpu.0", "domain": "package", "pedigree": "counter"},
         {"__name__": "everywatt_host_cpu_seconds_total", "mode": "busy"},
@@ -85,7 +90,7 @@ def test_our_own_series_have_the_names_of_their_channels():
         return ok({"resultType": "matrix", "result": result})
 
     with ApiServer(ours) as server:
-        table = table_of([server.url], which=Stored(START * NS, (START + ROWS) * NS))
+        table = table_of([server.url], which=Stored(START * NS, (START + ROWS) * NS, chosen))
     assert sorted(table.columns) == ["cpu.0.package.power", "host.cpu_time"], "the agent's own are no sensor's"
     assert table.column("cpu.0.package.power")[1] == pytest.approx(power(START + 1))
     assert table.aliases["everywatt_power_watts"] == "cpu.0.package.power"

@@ -50,7 +50,7 @@ def call(words, **settings):
         (["--json", "last"], "-", ("last",)),
         (["last", "--json"], "-", ("last",)),
         (["--json=out.json", "last"], "out.json", ("last",)),
-        (["--note", "--json", "last"], None, ("last",)),
+        (["--note=--json", "last"], None, ("last",)),
         (["--note=x", "--json"], "-", ()),
         (["--json", "--", "--json"], "-", ("--json",)),
         (["--", "--json"], None, ("--json",)),
@@ -172,3 +172,16 @@ def test_runs_are_completed_by_name(tmp_path, monkeypatch):
     assert names == ["last", "2026-11-15-night", "2026-11-16"]
     assert [item.type for item in RUN.shell_complete(context, command.params[0], "./x")] == ["file"]
     assert CliRunner().invoke(command, ["last"]).output == "last\n"
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+def test_help_keeps_defaults_and_amounts_whole(columns):
+    @click.command(cls=Verb)
+    @click.option("--target", help="Stop when all of them are known. [default: 30 min]")
+    @click.option("--price", help="Cost from this price of a kWh: 0.25 or '0.25 EUR'.")
+    def command(**_):
+        """Words and words, 412.3 J ± 6.1 (coverage 33.3 %), and more words about it."""
+
+    text = CliRunner().invoke(command, ["--help"], terminal_width=columns).output
+    for whole in ("[default: 30 min]", "'0.25 EUR'", "412.3 J ± 6.1", "(coverage 33.3 %)"):
+        assert whole in text, text

@@ -11,7 +11,7 @@ import pytest
 from everywatt.cli.common.output import Output, emit_json, fitting, style_of, write_text
 from everywatt.cli.common.results import check_ending, write_result
 from everywatt.core.errors import UsageError
-from everywatt.core.tables import Column, Table
+from everywatt.core.tables import Column, Table, display_width
 
 
 class Screen(io.StringIO):
@@ -392,3 +392,45 @@ def test_a_line_after_a_long_name_is_not_one_word_wide():
     line = "a-name-that-is-quite-long-" * 3 + "   412.3 J (95 %, sampling only) · cpu+gpu · counter · coverage 100 %"
     Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "80"}).text(line)
     assert screen.getvalue().count("\n") <= 3
+
+
+FIGURES = (
+    "≈ 0.73 J (0.25 … 1.80 J, 95 %), 412.3 J ± 6.1 (coverage 33.3 %), 12.41 kJ −0.20/+0.91 in 2 d 04 h or 9 ns, 3 EUR"
+)
+TOGETHER = (
+    *("≈ 0.73 J", "(0.25 … 1.80 J, 95 %)", "412.3 J ± 6.1", "(coverage 33.3 %)", "12.41 kJ −0.20/+0.91"),
+    *("2 d", "04 h", "9 ns", "3 EUR"),
+)
+
+
+@pytest.mark.parametrize("columns", range(44, 100, 4))
+def test_no_figure_is_broken_over_two_lines(columns, monkeypatch):
+    screen = Screen()
+    Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": str(columns)}).text(FIGURES)
+    tables = [Table.of("RUN", "FIGURES", "REST", rows=[["one", FIGURES, "word " * words]]) for words in (1, 9, 200)]
+    cards = Table.of("RUN", *(f"FIGURES {n} OF THEM" for n in range(5)), rows=[["one", *[FIGURES] * 5]])
+    for shown in (screen.getvalue().split("\n"), *(on_screen(made, columns=columns, monkeypatch=monkeypatch)
+                                                  for made in (*tables, cards))):  # fmt: skip
+        kept = {whole: sum(whole in line for line in shown) for whole in TOGETHER}
+        assert all(kept.values()) and len(set(kept.values())) == 1, (kept, shown)
+        assert max(map(display_width, shown)) <= columns
+
+
+def test_a_figure_wider_than_its_room_is_broken_between_words(monkeypatch):
+    shown = on_screen(Table.of("RUN", "X", rows=[["one", FIGURES]]), columns=18, monkeypatch=monkeypatch)
+    assert max(map(display_width, shown)) <= 18
+    assert set(FIGURES.split()) <= set(" ".join(shown).split())
+
+
+def test_the_name_of_an_owner_is_folded_as_words():
+    screen = Screen()
+    line = "  owner    0.33 J (0.08 … 0.59)  python -m everywatt bench llm --dataset ar… [23]"
+    Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "80"}).text(line)
+    assert screen.getvalue().split("\n")[0].endswith("everywatt bench llm --dataset ar…")
+
+
+def test_a_line_of_progress_of_wide_characters_stays_on_one_line():
+    screen = Screen()
+    speaker = Output(stderr=screen, environ={"TERM": "xterm", "COLUMNS": "20"})
+    speaker.progress()("1 of " + "計算" * 9)
+    assert display_width(screen.getvalue().removeprefix("\r\x1b[K")) <= 19

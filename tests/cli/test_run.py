@@ -51,7 +51,7 @@ class Place:
         return [sys.executable, "-m", "everywatt", *words]
 
     def run(self, *words: str, check: int | None = None, **more):
-        settings = {"cwd": self.folder, "env": self.environ, "capture_output": True, "timeout": 60} | more
+        settings = {"cwd": self.folder, "env": self.environ, "capture_output": True, "timeout": 240} | more
         done = subprocess.run(self.words("run", *words), **settings)
         if check is not None:
             assert done.returncode == check, done.stderr
@@ -104,6 +104,14 @@ def test_a_command_that_cannot_start_leaves_no_run(place, name, code, why) -> No
     assert (out["name"], out["exit_code"], out["energy"]["joules"]) == (None, code, None)
     assert out["energy"]["refused"] == f"{name} could not be started"
     assert place.tapes() == []
+
+
+@pytest.mark.parametrize("name", ["PATH", "HOME", "XDG_CONFIG_HOME"])
+def test_a_folder_of_another_user_in_the_environment_stops_nothing(place, name) -> None:
+    closed = "/" + "x" * 300  # also for root; su keeps the folders of the caller
+    environ = place.environ | {name: f"{closed}:{place.environ['PATH']}" if name == "PATH" else closed}
+    assert b" J" in place.run("--", "true", env=environ, check=0).stderr
+    assert b"No such file or directory" in place.run("--", "no-such-command", env=environ, check=127).stderr
 
 
 def test_a_command_whose_interpreter_is_missing(place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -215,3 +216,14 @@ def test_a_batch_is_found_in_the_run_directory_of_the_settings(own_home, tmp_pat
     assert main(["show", "batch-one", "--quiet"]) == 0
     for words in (["batch-one"], ["batch-one", "--baseline", "batch-two"], ["batch-one", "batch-two"]):
         assert main(["batch", "summary", *words]) in (0, 1), capsys.readouterr().err
+
+
+def test_advice_names_a_run_so_that_it_is_found(own_home, capsys):
+    (own_home / "watts.csv").write_text("t,w\n0,10\n1,12\n2,11\n3,12\n")
+    about = "time=t values=w unit=W kind=gauge device=wall.x domain=wall time_format=s"
+    words = [word for pair in about.split() for word in ("--set", pair)]
+    (own_home / "elsewhere").mkdir()
+    for where in ([], ["-o", "elsewhere/made run.tape"], ["-o", "elsewhere"]):
+        assert main(["import", "csv", "watts.csv", *words, *where]) == 0
+        advice = re.search(r"everywatt (ledger .* --baseline \d+W)", capsys.readouterr().err)
+        assert advice is not None and main(shlex.split(advice[1])) == 0, where

@@ -86,7 +86,7 @@ def test_a_summary_for_a_login(said: Any, site: Path, monkeypatch: pytest.Monkey
     words = ("slurm", "summary", "--user", "ada", "--store", site, "--intensity", "52", "--pue", "1.36")
     code, out = said(*words, "--last", "1")
     first, last = out.splitlines()
-    assert code == 0 and "ada, 2026-11: 2 jobs, " in first and "149.3 g CO2e" in first
+    assert code == 0 and "ada, 2026-11: 2 jobs, " in first and "149 g CO2e" in first
     assert last.split()[:2] == ["2", "COMPLETED"]
     found = data(said, *words)
     assert found["carbon_g"] == pytest.approx(7.6 / 3.6 * 52 * 1.36)
@@ -335,3 +335,18 @@ def test_a_query_prints_nothing_but_its_answer(site: Path) -> None:
     words = [sys.executable, "-m", "everywatt", "slurm", "jobs", "--store", str(site), *SINCE]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert "JOB" in done.stdout and done.stderr == ""
+
+
+def test_advice_is_about_the_store_that_was_asked(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slurm", "jobs", "--store", str(site), *SINCE]) == 0
+    assert f"everywatt slurm validate --store {site})" in capsys.readouterr().out
+    assert main(["slurm", "job", "99", "--store", str(site)]) == 2
+    assert f"everywatt slurm jobs --since -30d --store {site}" in capsys.readouterr().err
+    assert main(["slurm", "jobs", "--store", str(site), "--user", "ada", *SINCE]) == 0
+    assert "validate" not in capsys.readouterr().out, "all of them are complete"
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("export", "--to", "labia-csv", "-o", "x"), ("annotate", "--dry")])
+def test_a_period_that_ends_before_it_begins(said: Any, site: Path, words: tuple[str, ...]) -> None:
+    code, _ = said("slurm", *words, "--store", site, "--since", "2026-11-20", "--until", "2026-11-14")
+    assert code == 2

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import shutil
 import time
 
@@ -9,6 +10,9 @@ import pytest
 from tapes import counter_group, rows, write_tape
 
 from everywatt.cli.main import main
+
+CLOSED = "/" + "x" * 300
+"""As a folder of another user, it cannot even be looked into; and not by root either, as no name may be that long."""
 
 
 @pytest.fixture
@@ -100,3 +104,120 @@ def test_a_model_that_does_not_exist_is_refused_first(home, words, capsys):
     (home / "items").write_text("one\n", encoding="utf-8")
     assert main([*words, "touch", "made"]) == 2
     assert "'no.json' does not exist" in capsys.readouterr().err and not (home / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("sweep --param n --trials 1 --idle 0.1s -- sleep {n}", "--trials"),
+        ("sweep --param n=1,2 --trials 1 --idle 0.1s sleep {n}", "--trials"),
+        ("sweep --param n=1,2 -- sleep {n}", "--"),
+        ("compare --param n=1,2 --trials=1 'sleep {n}'", "--trials=1"),
+        ("show one --between 1 --json", "--json"),
+        ("show one --embodied 5 --per 3 --json", "--json"),
+        ("list --tag --json", "--json"),
+        ("list --tag --help", "--help"),
+        ("run --note --quiet -- true", "--quiet"),
+        ("run --tag -- true", "--"),
+        ("sim --gpu --package constant:9W -- true", "--package"),
+        ("sim truth one --between 1 --help", "--help"),
+        ("import csv x.csv --set --period 1s", "--period"),
+    ],
+)
+def test_an_option_is_not_the_value_of_the_one_before(home, words, wrong, capsys):
+    words = shlex.split(words)
+    option = words[words.index(wrong) - (1 if words[words.index(wrong) - 1].startswith("--") else 2)]
+    assert main(words) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"'{option}'" in said and f"'{wrong}'" in said, said
+
+
+def test_a_value_that_looks_like_an_option_may_be_joined_to_its_own(home, capsys):
+    assert main(["list", "--tag=name=--json"]) == 0
+    assert main(["list", "--tag", "--other"]) == 0, "no option of this verb"
+
+
+@pytest.mark.parametrize(
+    "verb", [["sweep", "--param", "n=1,2", "sleep", "{n}"], ["compare", "--param", "n=1,2", "1", "{n}"]]
+)
+def test_values_of_a_parameter_are_a_word_of_their_own(home, verb, capsys):
+    assert main(verb) == 2
+    assert "Try:   --param n 1,2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rest", [["--", "sleep", "{n}"], ["--trials", "3", "--", "sleep", "{n}"]])
+def test_values_of_a_parameter_are_a_word_of_their_own_before_an_option_too(home, rest, capsys):
+    assert main(["sweep", "--param", "n=1,2", *rest]) == 2
+    assert "--param n 1,2" in capsys.readouterr().err
+
+
+def test_a_parameter_is_given_once(home, capsys):
+    assert main(["compare", "sleep {n}", "--param", "n", "1", "--param", "n", "2", "--trials", "1"]) == 2
+    assert "'n'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare true true --trials 1 --max-time -1s",
+        "compare true true --trials 1 --max-time 0",
+        "compare true true --trials 1 --idle=-1s",
+        "run --period 1e30s -- true",
+        "run --idle 1e12 -- true",
+        "demo --time -1s",
+        "doctor --time -1s",
+        "monitor --once --for -1s",
+        "batch one --timeout -1s -- true",
+    ],
+)
+def test_a_time_that_cannot_be_waited_for(home, words, capsys):
+    (home / "one").write_text("item\n")
+    assert main(shlex.split(words)) == 2
+    assert "Try" in capsys.readouterr().err
+    assert sorted(path.name for path in (home / "runs").iterdir()) == ["one", "two"], "nothing was recorded"
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_program_without_a_name_is_quoted(home, name, capfd):
+    assert main(["run", "--", name]) == 127
+    assert f"'{name}': " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare true --trials 1 --idle 0 --json=nowhere/x",
+        "doctor --share nowhere/x --time 1ms",
+        "plot one -o nowhere/x.svg",
+    ],
+)
+def test_a_file_in_a_folder_that_is_not_there_is_refused_before_the_work(home, words, capsys):
+    assert main(shlex.split(words)) == 2
+    assert "nowhere/x" in capsys.readouterr().err
+    assert not (home / "made").exists() and not (home / "nowhere").exists()
+    assert sorted(path.name for path in (home / "runs").iterdir()) == ["one", "two"], "nothing was recorded"
+
+
+def test_a_file_without_its_kind_is_told_so(home, capsys):
+    assert main(["import", "x.csv"]) == 2
+    assert "'x.csv' is not a kind" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show {}/run",
+        "validate {}/run",
+        "monitor {}/run --once",
+        "monitor {}/log.jsonl --once",
+        "calibrate --from {}/card --meter {}/meter",
+        "serve --home {}",
+        "import csv {}/power.csv",
+        "import csv power.csv --out {}/a.tape",
+        "compare {}/old true --trials 1",
+    ],
+)
+def test_a_path_in_a_closed_folder(home, words, capsys):
+    (home / "power.csv").write_text("unix_s,watts\n1,2\n2,3\n")
+    assert main(words.format(*[CLOSED] * 2).split()) == 2
+    assert os.strerror(errno.ENAMETOOLONG) in capsys.readouterr().err

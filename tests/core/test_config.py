@@ -215,3 +215,9 @@ def test_secrets_and_nonsense_are_refused_and_not_repeated(place, text):
         settings(place, environ={"EVERYWATT_SENSOR": text})
     assert "EVERYWATT_SENSOR" in str(caught.value)
     assert "hidden-word" not in f"{caught.value} {caught.value.cure}"
+
+
+def test_folders_that_cannot_be_looked_into_have_no_settings():
+    closed = Path("/" + "x" * 300)
+    assert find_project_file(closed / "work", closed) is None
+    assert resolve(environ={}, cwd=closed, home=closed).warnings in ((), [])

@@ -166,3 +166,16 @@ def test_items_of_one_group_are_drawn_together():
 def test_importing_loads_neither_numpy_nor_statistics():
     code = "import sys, everywatt.core.stats; print({'numpy', 'scipy', 'statistics'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("columns", [1, 2, 9, 10, 64, 65, 200])
+def test_rows_have_the_median_of_numpy(columns):
+    rows = np.random.default_rng(columns).normal(size=(50, columns))
+    rows[3, columns // 2] = np.nan
+    assert np.array_equal(stats.row_medians(rows), np.median(rows, axis=1), equal_nan=True)
+
+
+def test_medians_of_arrays():
+    assert stats.median([3.0, 1.0, 2.0]) == 2.0
+    assert stats.median(np.array([4, 1])) == 2.5
+    assert np.isnan(stats.median([])) and np.isnan(stats.median([1.0, np.nan, 2.0]))

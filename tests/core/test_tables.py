@@ -75,8 +75,8 @@ def test_cards():
         "  BUSY    12.3 s",
         "  USE     99.7 %",
         "  MEMORY  3.2 MiB",
-        "  RATIO   0.823 (0.790 …",
-        "          0.856)",
+        "  RATIO   0.823",
+        "          (0.790 … 0.856)",
         "  WHY     a | b",
         "",
         "gpu.1",
@@ -225,3 +225,15 @@ def test_headings_of_cards_tell_rows_apart() -> None:
     assert "  model" not in ranked.cards() and ranked.cards().count("  load  4") == 2
     twice = Table.of("name", "unit", rows=[["a", "J"], ["a", "J"]])
     assert twice.cards() == "a\n  unit  J\n\na\n  unit  J"  # nothing tells them apart
+
+
+def test_a_number_in_the_heading_of_a_card_has_the_name_of_its_column() -> None:
+    trials = Table.of("precision", Column("trial", ""), Column("J", ""), rows=[["fp32", 1, 4], ["fp32", 2, 9]])
+    assert trials.cards() == "fp32 · trial 1\n  J  4\n\nfp32 · trial 2\n  J  9"
+
+
+def test_a_spare_column_is_kept_where_a_wider_one_made_room() -> None:
+    made = Table.of(Column("JOB", spare=0), Column("USER", spare=1), Column("IDLE", "J", spare=2), Column("E", "J"),
+                    rows=[["1", "ada", 400e3 + 1, 3.6e6], ["2", "bob", 1.0, 4e6]])  # fmt: skip
+    assert without_spare(made, 22).headers == ["JOB", "USER", "E"]
+    assert without_spare(made, 14).headers == ["JOB", "E"]

@@ -1,3 +1,3 @@
 """The laboratories of benchmarks/, which these tests assert on."""
 
-from benchmark_labs import product  # noqa: F401 - a fixture
+from benchmark_labs import ablation, product  # noqa: F401 - fixtures

@@ -12,7 +12,7 @@ from everywatt.energy import counter_ends, loading
 from everywatt.energy.counter_ends import idle_w
 from everywatt.energy.loading import line_joules, load_readings
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.energy.window import window_energy
+from everywatt.energy.window import windows_energy
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Tape
 
@@ -150,7 +150,7 @@ def test_most_windows_are_answered_by_their_ends(tape, monkeypatch):
     monkeypatch.setattr(counter_ends, "_near_ticks", spied)
     asked = windows(100.0)
     for start, end in asked:
-        window_energy(sources(tape), start, end)
+        windows_energy(sources(tape), [(start, end)])
     by_ends = {name: seen.get(device, 0) / len(asked) for name, device in zip(MACHINE, devices(), strict=True)}
     for name in MACHINE:
         assert (by_ends[name] > 0.8) == (name != "idle"), by_ends
@@ -183,7 +183,7 @@ def test_a_long_window_needs_its_two_ends_only(tape, monkeypatch):
 
     monkeypatch.setattr(loading, "load_columns", counted)
     loading._newest.clear()
-    window_energy(addable(sources(tape)), start, end)
+    windows_energy(addable(sources(tape)), [(start, end)])
     assert loaded
     assert all(high - low < 130 * NS for low, high in loaded)
 

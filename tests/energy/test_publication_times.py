@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from everywatt.energy.building import repeated
 from everywatt.energy.publication_times import retime
-from everywatt.energy.stalls import repeated
 
 MS = 1_000_000
 START = 7_000_000 * MS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tapes import ORIGIN_NS, UTC_NS, at, counter_group, rows, write_tape
+from tapes import ORIGIN_NS, UTC_NS, at, counter_group, gauge_group, rows, write_tape
 
+from everywatt.core.channels import Channel, GroupInfo, Kind
 from everywatt.core.clocks import Anchor
 from everywatt.core.spans import Note
 from everywatt.energy.quality import quality
@@ -40,3 +41,32 @@ def test_two_rows_of_a_further_segment_do_not_tell_the_rate(tmp_path):
         for tapes in ([one, other], [other, one]):
             (entry,) = quality(tapes)["groups"].values()
             assert entry["achieved_period_s"] == pytest.approx(0.1) and entry["rows"] == 23
+
+
+def test_a_card_that_is_seen_in_part_without_utilisation_is_named(tmp_path):
+    """Readings of a load in step with the sensor are those of a steady one, and nothing tells the two apart."""
+    recorded = [(gauge_group(period_s=0.1, window_s=0.025), 0.1, rows(lambda t: 90.0, 0, 2, 0.1))]
+    busy = GroupInfo("busy", "test", "gpu.0", (Channel("gpu.0.utilisation", "%", Kind.GAUGE, "gpu.0"),))
+    witnessed = [*recorded, (busy, 0.1, rows(lambda t: 50.0, 0, 2, 0.1))]
+    whole = [(gauge_group(period_s=0.1, window_s=0.1), 0.1, rows(lambda t: 90.0, 0, 2, 0.1))]
+    found = []
+    for number, groups in enumerate((recorded, witnessed, whole)):
+        with Tape.open(write_tape(tmp_path / f"{number}.tape", groups)) as tape:
+            found.append(quality([tape])["warnings"])
+    assert found == [
+        [
+            "gpu.0: its power sensor looks at a part of each period, and no utilisation was recorded: a load in step "
+            "with the sensor would look steady, and the interval does not cover that"
+        ],
+        [],
+        [],
+    ]
+
+
+def test_a_card_that_may_be_seen_in_part_is_named_too(tmp_path):
+    recorded = [(gauge_group(period_s=0.1), 0.1, rows(lambda t: 90.0, 0, 2, 0.1))]
+    with Tape.open(write_tape(tmp_path / "a.tape", recorded)) as tape:
+        (warning,) = quality([tape])["warnings"]
+    assert warning.startswith(
+        "gpu.0: its power sensor may look at a part of each period, and no utilisation was recorded"
+    )

@@ -7,8 +7,8 @@ import pytest
 
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.energy import building, stalls
-from everywatt.energy.stalls import BY_CHANCE, CATCH_UP, FEW_REPEATS, FEWEST_PAIRS, SAME_LEVEL, SELDOM
+from everywatt.energy import building
+from everywatt.energy.building import BY_CHANCE, CATCH_UP, FEW_REPEATS, FEWEST_PAIRS, SAME_LEVEL, SELDOM
 
 GAUGE = Channel("gpu.0.power", "W", Kind.GAUGE, "gpu.0", Domain.GPU, pedigree=Pedigree.INTEGRATED,
                 facts=Facts(period_s=0.1, window_s=0.1))  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_gauge_that_repeats_itself(seed):
     at = np.arange(600) * NS // 10
     raw = building.Raw(at, np.zeros(600), value, np.cumsum(value * 1e8), at.astype(np.float64))
     kept = building._without_stalls(raw, GAUGE, None)
-    assert np.array_equal(kept.at, at[~old_readings(value, stalls.LONGEST_STILL)])
+    assert np.array_equal(kept.at, at[~old_readings(value, building.LONGEST_STILL)])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -79,4 +79,4 @@ def test_a_counter_that_stands_still(seed):
         steps[first + length] = random.choice([5.0, 18.0, 40.0, 200.0, 200.0])
     counts = np.cumsum(steps)
     counts[random.integers(0, 400, 3)] = np.nan
-    assert np.array_equal(stalls.stalled(counts), old_counts(counts))
+    assert np.array_equal(building.stalled(counts), old_counts(counts))

@@ -6,7 +6,7 @@ import pytest
 from tapes import at, counter_group, gauge_group, rows, write_tape
 
 from everywatt.api.run import Run, load
-from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.errors import ScopeError, UsageError
 
 
@@ -97,6 +97,20 @@ def test_counter_and_power_that_disagree_are_named(tmp_path):
     energy = run_of(write_tape(tmp_path / "a.tape", [(info, 0.1, ticks)], [("run", 1, 9, None, {})])).energy()
     assert energy.joules == pytest.approx(480)
     assert any("480" in note and "800" in note and "disagree by 40.0 %" in note for note in energy.notes)
+
+
+def test_a_model_that_has_drifted_is_named_with_its_cure(tmp_path):
+    watts = Channel("cpu.0.package.power", "W", Kind.GAUGE, "cpu.0", Domain.PACKAGE, pedigree=Pedigree.MODELLED)
+    drift = Channel("model.drift", "", Kind.GAUGE, "cpu.0", pedigree=Pedigree.MODELLED)
+    info = GroupInfo("model.power", "model", "cpu.0", (watts, drift), Cadence.SLOW)
+    modelled = [Row(at(i / 10), at(i / 10), at(i / 10), (50.0, float(i > 60))) for i in range(101)]
+    measured = (counter_group("cpu.0"), 0.1, rows(lambda t: 100.0 * t, 0, 10, 0.1))
+    path = write_tape(tmp_path / "a.tape", [measured, (info, 0.1, modelled)], [("run", 1, 9, None, {})])
+    notes = run_of(path).energy().notes
+    assert any("disagree by 50.0 %; the model has drifted: everywatt model install" in note for note in notes)
+    assert any("cpu.0.package.power (modelled) reports 400.0 J" in note for note in notes)
+    early = run_of(path).energy(between=(0, 5)).notes
+    assert any("disagree by 50.0 %" in note for note in early) and not any("drifted" in note for note in early)
 
 
 def test_inline_reads_make_edges_exact_and_cover_the_start(tmp_path):

@@ -339,6 +339,26 @@ def test_an_owner_that_ended_while_the_agent_was_dead_is_counted_once_after_anot
     assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
 
 
+@pytest.mark.parametrize("scraped", [False, True])
+def test_series_of_an_owner_that_ended_are_gone_two_periods_later(tmp_path, scraped) -> None:
+    with VirtualWorld(tmp_path, cpu="constant:60W") as world:
+        world.machine.users = {102: "bob"}
+        agent = world.agent(period_s=1.0)
+        world.sleep(20.3)
+        # One that is scraped keeps the final values until they were fetched.
+        assert not scraped or any('owner="bob"' in name for name in agent.values())
+        world.machine.ended = (102,)
+        for _ in range(2):
+            world.sleep(1.0)
+            if scraped:
+                agent.values()
+        world.sleep(0.1)
+        values = agent.values()
+        agent.end()
+    assert not any('owner="bob"' in name for name in values)
+    assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
+
+
 @pytest.mark.parametrize("reboot", [False, True])
 def test_what_cannot_be_bridged_is_time_that_was_not_observed(tmp_path, monkeypatch, reboot) -> None:
     """A gauge says nothing of the time without the agent, and after a reboot counters do not either."""
@@ -359,6 +379,11 @@ def test_what_cannot_be_bridged_is_time_that_was_not_observed(tmp_path, monkeypa
         }
         assert covered["gpu.1"] == pytest.approx(1 / 3, abs=0.1)
         assert covered["gpu.0"] == pytest.approx(1 / 3 if reboot else 1.0, abs=0.1)
+        for device, share in covered.items():  # of twelve seconds at 100 W
+            pedigree = "counter" if device == "gpu.0" else "integrated"
+            labels = f'{{device="{device}",domain="gpu",pedigree="{pedigree}"}}'
+            amount_j, high_j = values[f"{ENERGY}{labels}"][0], values[f"everywatt_energy_high_joules_total{labels}"][0]
+            assert high_j - amount_j >= 0.95 * 100 * 9 * (1 - share)
         agent.end()
 
 

@@ -44,6 +44,18 @@ def test_counters_become_rates_and_a_step_back_is_not_known():
     np.testing.assert_array_equal(join([counted], rates=False).values[:, 0], [0, 60, 160])
 
 
+def test_what_an_agent_did_not_send_again_had_not_changed():
+    """Idle from 3 to 17 s; nothing is sent from 20 to 30 s."""
+    watts = series("everywatt_power_watts", [(1000 * at, 10.0 + at) for at in range(41) if not 20 < at < 30])
+    used = [(at, min(at, 3) + max(at - 17, 0)) for at in (0, 1, 2, 3, 18, 19, 20, *range(30, 41))]
+    busy = series("everywatt_host_cpu_seconds_total", [(1000 * at + 1, float(seconds)) for at, seconds in used])
+    rates = join([watts, busy]).values[:, 1]
+    np.testing.assert_allclose(rates[2:5], 1, atol=0.01)
+    np.testing.assert_array_equal(rates[5:18], 0)
+    np.testing.assert_allclose(rates[19:22], 1, atol=0.01)
+    assert np.isnan(rates[22:30]).all() and np.isfinite(rates[31:]).all()
+
+
 def test_columns_have_the_labels_in_which_series_differ():
     one = series("a", [(0, 1.0)], job="j", cpu="1")
     two = series("a", [(0, 2.0)], job="j", cpu='"\n')

@@ -18,7 +18,7 @@ from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Ped
 from everywatt.core.clocks import NS
 from everywatt.core.machine import Machine
 from everywatt.energy.sources import sources
-from everywatt.energy.window import source_energy
+from everywatt.energy.window import source_energies
 from everywatt.fleet import segments, state
 from everywatt.fleet.agent import Agent
 from everywatt.fleet.options import AgentOptions
@@ -279,7 +279,7 @@ def test_segments_join_without_overlap_and_add_up(tmp_path):
     assert run.energy().joules == pytest.approx(2 * WATTS * whole_s, rel=1e-6)
     for tape, (start_ns, end_ns) in zip(run.tapes, bounds, strict=True):
         for source in sources(tape):
-            found = source_energy(source, start_ns, end_ns)
+            found = source_energies(source, [(start_ns, end_ns)])
             assert found.joules == pytest.approx(WATTS * (end_ns - start_ns) / NS, rel=1e-6)
             line = power_line(source)
             assert line.inside([(start_ns, end_ns)]) == pytest.approx(WATTS, rel=1e-6)

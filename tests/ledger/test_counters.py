@@ -3,6 +3,7 @@
 import json
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +116,16 @@ def test_owners_that_ended_become_the_rest():
     assert counters.uj == {REST: {"cpu.0": 5}, OwnerKey("job", "2"): {"cpu.0": 7}}
 
 
+def test_what_an_owner_is_still_owed_when_it_ends_is_paid_at_once():
+    """B's counter is ahead of what it owes, so there are fewer joules to give to others than they are owed."""
+    counters, ended = Counters(), OwnerKey("job", "1")
+    for second, (joules, uses) in enumerate([(60, {B: 0.5}), (10, {B: 0.1}), (80, {ended: 1.0}), (20, {}), (20, {})]):
+        counters.add("d", joules * 10**6, 1.0, Level(20.0), uses, now_ns=second)
+        if second == 3:
+            assert counters.uj[ended] == {"d": 60 * 10**6}
+    assert ended in counters.tidy([B], now_ns=4, before_ns=4)
+
+
 def test_accounts_come_back_and_a_gap_is_nobodys():
     counters, again = Counters(), Counters()
     counters.charge("cpu.0", {OwnerKey("job", "1"): 5, OwnerKey("user", "a"): 7}, now_ns=0)
@@ -156,6 +167,18 @@ def test_no_interval_ends_beyond_what_the_device_drew():
         counters.add("d", 60_000_000, 1.0, level, {little: 1.0}, now_ns=second)
     low, high = counters.bounds_uj[little]["d"]
     assert low <= counters.uj[little]["d"] <= high <= 1.15 * 11 * 60_000_000
+
+
+@pytest.mark.parametrize("owner", (UNATTRIBUTED, A))
+def test_an_owner_that_had_nothing_when_intervals_were_found_is_not_exact(owner):
+    """As at the start of an agent: joules above idle come with the first readings whose instants are well known."""
+    counters, level = Counters(), Level(60.0, spread_w=0.1)
+    counters.add("d", 50_000_000, 1.0, level, {B: 1.0} if owner != A else {A: 1.0, B: 1.0}, now_ns=0)
+    counters.find_intervals("d", lambda joules, _: Budget((Term("edges", "e", 0.1 * joules),)), level, 0.2)
+    counters.add("d", 200_000_000, 1.0, level, {} if owner == UNATTRIBUTED else {A: 1.0}, now_ns=1)
+    low, high = counters.bounds_uj[owner]["d"]
+    amount = counters.uj[owner]["d"]
+    assert amount > 0 and low < 0.9 * amount and high > 1.02 * amount
 
 
 def test_an_owner_that_never_used_anything_is_not_remembered():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everywatt.ledger.engine import DeviceAccount, Level, saturating
+from everywatt.ledger.engine import DeviceAccount, Level, apportion, saturating
 from everywatt.ledger.split.split import Uses, accumulate, split
 
 OWNERS = 5
@@ -37,8 +37,12 @@ def arrays(level, rows):
 
 
 def in_microjoules(account):
+    """Whole microjoules of each owner, idle (-1) and none (-2), in one order whoever came first; and of all."""
     whole_uj = round(account.whole_j * 1e6)
-    return account.close().microjoules(whole_uj, -1, -2), whole_uj
+    joules = dict(sorted(account.close().by_owner(-1, -2).items()))
+    if whole_uj <= 0 or not any(joules.values()):
+        return {**dict.fromkeys(joules, 0), -1: whole_uj}, whole_uj
+    return dict(zip(joules, apportion(whole_uj, joules.values()), strict=True)), whole_uj
 
 
 @settings(max_examples=300, deadline=None)

@@ -113,3 +113,19 @@ def test_a_ledger_prints_as_its_table():
     assert lines[0] == str(found.total)
     assert [line.split()[0] for line in lines[1:]] == ["OWNER", *["/usr/bin/work"] * 2, "idle", "unattributed", "total"]
     assert repr(found) == str(found)
+
+
+def test_only_an_owner_of_nothing_has_no_share():
+    rows = ledger_table(ledger([5_991_000, 2_000, 16_000], idle=20_894_000)).cells()
+    assert [(row[1], row[3]) for row in rows if float(row[1].split()[0]) > 0 and row[3] == "0.0 %"] == []
+
+
+def test_spans_of_one_name_are_told_apart_by_their_attributes():
+    def span(key, name, /, **attributes):
+        details = {"attributes": attributes}
+        return Entry(Owner(OwnerKind.SPAN, f"s{key}", name), Energy(1.0), {Part.ACTIVE: 10**6}, details=details)
+
+    entries = (span(0, "epoch", number=0, lr=0.1), span(1, "epoch", number=1, lr=0.1), span(2, "save", to="x"))
+    made = Ledger("span", Energy(3.0), entries, Checks(0, 0.0, 1.0))
+    labels = [row[0] for row in ledger_table(made).cells()]
+    assert labels == ["epoch (number=0, lr=0.1)", "epoch (number=1, lr=0.1)", "save", "total"]

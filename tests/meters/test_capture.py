@@ -1,11 +1,14 @@
 """A box on a pty, captured: no frame is lost across rotations, kills, unplugging and a full disk."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
+from array import array
 from datetime import datetime
 from pathlib import Path
 
@@ -19,10 +22,10 @@ from everywatt.meters import journal as journal_module
 from everywatt.meters import ring_buffer
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
-from everywatt.meters.capture import Capture, next_turn_ns
+from everywatt.meters.capture import FIRST_WAIT_S, Capture, Reader, next_turn_ns
 from everywatt.meters.journal import Journal, journal_blocks, journals, kind_of, tail_of, whole_size
 from everywatt.meters.omegawatt_csv import read_blocks
-from everywatt.meters.omegawatt_serial import Decoder
+from everywatt.meters.omegawatt_serial import BAUD, Decoder
 from everywatt.meters.ring_buffer import RingBuffer, ring_path
 from everywatt.meters.stats import stats
 from everywatt.sim.omegawatt import OmegawattBox, numbered
@@ -154,6 +157,16 @@ def test_no_frame_is_lost_or_doubled_at_any_moment_of_a_kill(tmp_path, moment):
     assert not ring_path(tmp_path, "box").exists()
 
 
+def waiting_bytes(port):
+    """Bytes of a pty that can be read: the kernel hands them over in a thread of its own."""
+    found, fd = array("i", [0]), os.open(port, os.O_RDWR | os.O_NOCTTY)
+    try:
+        fcntl.ioctl(fd, termios.FIONREAD, found)
+    finally:
+        os.close(fd)
+    return found[0]
+
+
 def test_what_the_kernel_holds_at_the_end_is_taken_too(tmp_path):
     """A capture that is told to end just after frames came has them all."""
     box = OmegawattBox(count=30, period_s=0.0)
@@ -161,10 +174,22 @@ def test_what_the_kernel_holds_at_the_end_is_taken_too(tmp_path):
     box.start()
     assert box.wait(30)
     capture.stop()
-    time.sleep(0.5)  # the kernel hands a pty's bytes over in a thread of its own
+    until(lambda: waiting_bytes(box.path) == len(numbered(0)) * 30)
     done = capture.run()
     box.unplug()
     assert done.frames == 30 and numbers(tmp_path)[0] == list(range(30))
+
+
+def test_a_reader_that_is_stopped_before_its_thread_runs_takes_what_there_is(tmp_path):
+    (tmp_path / "port").write_bytes(b"frames")
+    ring = RingBuffer(None)
+    reader = Reader(str(tmp_path / "port"), BAUD, ring)
+    reader.stop()
+    reader.start()
+    reader.join()
+    taken = [data for _, data in ring.take()]
+    ring.close(remove=True)
+    assert taken == [b"frames"]
 
 
 def test_a_ring_that_is_full_waits_and_goes_round(tmp_path, monkeypatch):
@@ -243,8 +268,17 @@ def test_a_pipe_that_ends_ends_the_capture(boxes, tmp_path):
 
 
 def test_what_opens_and_gives_nothing_is_not_asked_all_the_time(tmp_path):
-    capture = Capture("/dev/null", tmp_path, "box", "serial", turn=None)
-    assert 1 <= capture.run(1.0).outages <= 10
+    told = []
+
+    def tell(text):
+        told.append(text)
+        if sum("unplugged" in one for one in told) == 3:
+            capture.stop()
+
+    capture = Capture("/dev/null", tmp_path, "box", "serial", turn=None, tell=tell)
+    began_s = time.monotonic()
+    assert capture.run().outages >= 3
+    assert time.monotonic() - began_s >= FIRST_WAIT_S * (1 + 2 + 4), "each wait is twice the one before"
 
 
 def test_text_from_a_pipe_rotated_within_a_line(boxes, tmp_path):

@@ -203,6 +203,13 @@ def test_constant_missing_and_gappy_columns_are_told():
     assert found.chosen.blocked_pct < 2
 
 
+def test_a_column_too_large_to_compute_with_is_left_out():
+    huge = 1e308 * np.random.default_rng(3).random(400)
+    found = screen(world(broken=huge), "power")
+    assert set(found.names) == {"cpu_time", "memory"}
+    assert any("broken" in warning and "too large" in warning for warning in found.warnings)
+
+
 def test_a_dead_sensor_is_refused_and_a_dead_stretch_left_out():
     table = world()
     with pytest.raises(MeasurementRefused, match="never changes"):

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_clock import FakeClock
+from waiting import until
 
 from everywatt.api.run import load
 from everywatt.core.channels import Domain, Pedigree
@@ -24,8 +25,9 @@ from everywatt.models.modelfile import dumps, load_model
 from everywatt.models.reading import run_table
 from everywatt.models.sensor import Drift, ModelSensor, channel_of
 from everywatt.models.table import Table
-from everywatt.sensors import procfs
+from everywatt.sensors import procfs, registry
 from everywatt.sensors.base import Request, State
+from everywatt.sim.jetson import Board
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,24 @@ def test_watts_are_those_of_the_use_between_two_reads(file, model, tmp_path, use
     assert outside == 0.0 or high / low > 1.03 * inside.high / inside.low
 
 
+def test_only_what_can_measure_its_target_is_asked_beside_it(file, monkeypatch):
+    """To ask a card takes a second and more, in which the recorder would show no sign of life."""
+    asked, probe = [], registry.probe
+    monkeypatch.setattr(registry, "probe", lambda name, *more: asked.append(name) or probe(name, *more))
+    for group in ModelSensor(request(file)).groups():
+        group.close()
+    assert "rapl" in asked and "nvml" not in asked
+
+
+def test_a_recording_with_a_model_has_its_columns(file):
+    """So that the model can be adapted to it, or fitted again."""
+    targets = {"use": registry.known()["use"]}
+    choice = registry.choose(targets, request(file))
+    for group in choice.groups:
+        group.close()
+    assert "use.activity" in {group.info.name for group in choice.groups}
+
+
 def test_it_reads_the_use_of_this_machine(file, model):
     """Whatever this machine does: the watts are those of the CPU time that the kernel told between the reads."""
     (group,) = ModelSensor(request(file)).groups()
@@ -103,6 +123,42 @@ def test_its_channel_is_modelled_and_belongs_to_what_was_learnt(model):
     assert (channel.name, channel.device, channel.domain) == ("cpu.0.package.power", "cpu.0", Domain.PACKAGE)
     assert channel.pedigree is Pedigree.MODELLED and 1 < channel.facts.gain_pct < 20
     assert channel_of(replace(model, target="package_power")).name == "host.power"
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "domain"),
+    [
+        ("jetson.VDD_IN.power", "jetson", Domain.SOC),
+        ("jetson.power", "jetson", Domain.SOC),  # as stores call the board's input, of which they do not know the rail
+        ("jetson.VDD_SOC.power", "jetson", Domain.RAIL),
+        ("jetson.VDD_CPU_GPU_CV.power", "jetson", Domain.RAIL),
+        ("cpu.1.core.power", "cpu.1", Domain.CORE),
+        ("cpu.1.uncore.power", "cpu.1", Domain.UNCORE),
+    ],
+)
+def test_its_channel_covers_what_the_measured_one_does(model, target, device, domain):
+    channel = channel_of(replace(model, target=target))
+    assert (channel.name, channel.device, channel.domain) == (target, device, domain)
+
+
+@pytest.mark.parametrize(
+    ("layout", "target"),
+    [("tegrastats", "jetson.VDD_IN.power"), ("tegrastats", "jetson.power"), ("hwmon", "jetson.power")],
+)
+def test_a_model_of_a_board_is_compared_with_its_input_rail(model, tmp_path, monkeypatch, layout, target):
+    path = tmp_path / "m.json"
+    path.write_text(dumps(replace(model, target=target)))
+    with Board(tmp_path / "board", {"VDD_SOC": "constant:1W", "VDD_IN": "constant:8W"}, layout=layout) as board:
+        for name, value in board.environment().items():
+            monkeypatch.setenv(name, value)
+        (group,) = ModelSensor(request(path)).groups()
+
+        def compared():
+            return next((row.values for row in group.read() if math.isfinite(row.values[4])), None)
+
+        watts, _, _, _, ratio, _ = until(compared, "watts of the board beside the model's", 30)
+        group.close()
+    assert ratio * watts == pytest.approx(8, rel=0.1)
 
 
 def test_a_model_that_needs_what_is_not_here_says_so(model, tmp_path):

@@ -120,10 +120,34 @@ def test_too_many_connections_push_out_the_one_that_waits_longest():
         assert closed(mute[0]) and not closed(mute[-1], 0.1)
 
 
+class Shut(socket.socket):
+    """A listening socket of which nothing is accepted until it is `opened`."""
+
+    opened = False
+
+    def accept(self):
+        if not type(self).opened:
+            raise BlockingIOError
+        return super().accept()
+
+
+def test_who_asked_without_tls_is_answered_however_many_came_at_once(monkeypatch):
+    """Without TLS there is one address, loopback: nothing tells who is a stranger there."""
+    monkeypatch.setattr(Shut, "opened", False)
+    with serving(kind=Shut, connections=8, waiting=16) as (_, _url, port):
+        many = [connect(port, get(port)) for _ in range(300)]
+        Shut.opened = True
+        for one in many:
+            one.settimeout(SOON_S)
+            assert one.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_idle_connections_do_not_keep_others_out():
     with serving(connections=8) as (server, url, port):
-        many = [connect(port, get(port)) for _ in range(32)]
-        # The newest come in first: which of them stay is open.
+        many = []
+        for _ in range(32):  # one after another: while others wait, an answered connection is closed at once
+            many.append(connect(port, get(port)))
+            assert many[-1].recv(100).startswith(b"HTTP/1.1 200")
         until(lambda: sum(closed(one, 0.01) for one in many) >= 24 and len(server.idle) == 8)
         began = time.monotonic()
         assert Client(url).get("/").body == b"ok" and time.monotonic() - began < SOON_S

@@ -1,7 +1,7 @@
 """The page of a comparison in real headless Chromium."""
 
 import pytest
-from browsing import IN_A_BROWSER, PHONE, brightness, serious_faults
+from browsing import IN_A_BROWSER, PHONE, brightness, faults
 from comparisons import EVIL, compared
 
 from everywatt.bench.sweep import Sweep, choose
@@ -19,6 +19,7 @@ def pages(tmp_path_factory):
         "plain": trials_document(compared(), command=["everywatt", "compare", "./old", EVIL]),
         "failed": trials_document(compared(failing=(1, 6), odd=(0, 2))),
         "few": trials_document(compared(count=2)),
+        "modelled": trials_document(compared(pedigree="modelled")),
         "sweep": trials_document(swept, sweep=Sweep(swept, choose(swept.found))),
     }
     for name, data in documents.items():
@@ -107,11 +108,31 @@ def test_dark_phone_and_paper(open_page, pages, picture):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_serious_fault_of_accessibility(open_page, pages, scheme):
+def test_no_fault_of_accessibility(open_page, pages, scheme):
     for name in ("failed", "sweep"):
         page = open_page(pages[name], color_scheme=scheme, bypass_csp=True)
         page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
-        assert serious_faults(page) == []
+        assert faults(page) == []
+
+
+def test_bars_of_cpu_time_come_first_where_energy_is_modelled(open_page, pages):
+    titles = "all => all.map((one) => one.getAttribute('aria-label'))"
+    page = open_page(pages["modelled"])
+    assert page.eval_on_selector_all("#figures .bars", titles) == ["Mean CPU time per trial", "Mean energy per trial"]
+    page = open_page(pages["plain"])
+    assert page.eval_on_selector_all("#figures .bars", titles) == ["Mean energy per trial"]
+
+
+def test_labels_beside_dots_are_whole_on_a_phone_and_dots_can_be_seen(open_page, pages):
+    page = open_page(pages["sweep"], viewport=PHONE)
+    drawn = """() => everywatt.scatter("Settings", [0.2, 0.4].map((n) => ({ x: n, y: n, label: "n=" + n })),
+      { tight: true, table: false })"""
+    page.evaluate(f"""() => document.querySelector('[data-chart="settings"]').replaceChildren(({drawn})())""")
+    ends = """all => all.map((one) => [one.getBoundingClientRect(), one.closest('svg').getBoundingClientRect()])
+              .map(([text, svg]) => [text.left - svg.left, svg.right - text.right])"""
+    assert min(min(pair) for pair in page.eval_on_selector_all('[data-chart="settings"] text.label', ends)) >= 0
+    wide = "all => all.map((one) => one.getBoundingClientRect().width)"
+    assert min(page.eval_on_selector_all('[data-chart="settings"] circle', wide)) > 6
 
 
 def test_a_sweep_leads_with_the_setting_and_repeats_no_command(open_page, pages):
@@ -135,3 +156,15 @@ def test_labels_beside_dots_do_not_overlap(open_page, pages):
     for i, (left, right, top, bottom) in enumerate(boxes):
         for other in boxes[:i]:
             assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top
+
+
+def test_a_very_wide_interval_leaves_room_for_the_others(open_page, pages):
+    page = open_page(pages["plain"])
+    rows = """[{ name: "B", about: "energy", value: 2, low: 0, high: 109, shown: "", colour: "red" },
+               { name: "B", about: "above idle", value: 1.9, low: 1.7, high: 2.1, shown: "", colour: "red" }]"""
+    page.evaluate(f"document.querySelector('#ratios .bars').replaceWith(everywatt.ratios('Ratios', {rows}))")
+    box = "all => all.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right])"
+    (start, end), *_ = page.eval_on_selector_all("#ratios .track", box)
+    whiskers = page.eval_on_selector_all("#ratios .whisker", box)
+    assert whiskers[0][1] == pytest.approx(end, abs=2), "it goes on"
+    assert whiskers[1][1] - whiskers[1][0] > 0.03 * (end - start)

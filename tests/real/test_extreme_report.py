@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from browsing import IN_A_BROWSER, PHONE, serious_faults
+from browsing import IN_A_BROWSER, PHONE, faults
 from machines import Process, write_machine
 from tapes import at, counter_group, gauge_group, rows, write_tape
 
@@ -146,7 +146,7 @@ def test_odd_names_are_text_that_fits_and_take_no_colour_of_a_device(show, folde
     tape = with_odd_names(folder / "odd.tape")
     page = show(tape, bypass_csp=True)
     assert page.inner_text("#phases").count("(blank)") == 1
-    assert serious_faults(page) == []
+    assert faults(page) == []
     colours = page.evaluate(
         """() => everywatt.page.made.flatMap(
              (chart) => chart.lines.map((line) => [chart.about.id, chart.colours(line.about)]))"""
@@ -250,7 +250,7 @@ def test_a_run_that_no_reading_covers_claims_nothing(show, folder):
     tape = write_tape(folder / "before.tape", groups, [("run", 12, 20, None, {"role": "run"})])
     page = show(tape, viewport=PHONE)
     assert " J" not in page.inner_text(".readout")
-    assert "no gaps" not in page.inner_text("#quality") and "nothing was read" in page.inner_text("#quality")
+    assert "no gaps" not in page.inner_text("#quality") and "no power was read" in page.inner_text("#quality")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
@@ -302,4 +302,6 @@ def test_spans_lie_behind_the_curve_only_where_all_of_them_can_be_seen(show, fol
     }"""
     assert page.evaluate(drawn) == 0
     page.evaluate("everywatt.page.view.set(10, 11)")
+    assert page.evaluate(drawn) == 0, "more names than colours"
+    page.evaluate("everywatt.page.view.set(10, 10.4)")
     assert page.evaluate(drawn) > 5

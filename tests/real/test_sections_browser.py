@@ -5,7 +5,7 @@ import known_site
 import numpy as np
 import pytest
 from batches import batch_runs
-from browsing import IN_A_BROWSER, PHONE, brightness, coloured, keyboard_faults, serious_faults
+from browsing import IN_A_BROWSER, PHONE, brightness, coloured, faults, keyboard_faults
 from precisions import EVIL, precision_result
 from reports import write_run
 
@@ -141,11 +141,11 @@ def test_dark_on_a_phone(open_page, pages, picture, name):
     ("name", "scheme"),
     [*((name, "light") for name in (*SCRIPTED, *STILL)), *((name, "dark") for name in (*SCRIPTED, "month"))],
 )
-def test_no_serious_fault_of_accessibility(open_page, pages, name, scheme):
+def test_no_fault_of_accessibility(open_page, pages, name, scheme):
     page = of(open_page, pages, name, color_scheme=scheme, bypass_csp=True)
     assert scheme == "dark" or keyboard_faults(page) == []
     open_all(page)
-    assert serious_faults(page) == []
+    assert faults(page) == []
 
 
 @pytest.mark.parametrize("name", SCRIPTED)
@@ -158,6 +158,17 @@ def test_on_paper_no_table_is_cut_and_nothing_asks_for_a_pointer(open_page, page
     assert page.eval_on_selector_all(".scroll", cut) == []
     assert not [words for words in ("Drag over", "Click ", "arrow keys") if words in page.inner_text("main")]
     assert page.is_hidden("button.series[aria-pressed=false] >> nth=0")
+
+
+def test_the_head_of_items_is_on_every_sheet(open_page, pages):
+    page = of(open_page, pages, "batch")
+    heads = page.eval_on_selector_all(".items thead th", "all => all.map((one) => one.textContent)")
+    page.emulate_media(media="print")
+    page.wait_for_selector(".items thead button", state="detached")
+    assert page.eval_on_selector_all(".items thead th", "all => all.map((one) => one.textContent)") == heads
+    page.emulate_media(media="screen")
+    page.wait_for_selector(".items thead button")
+    assert len(page.query_selector_all(".items thead button")) == len(heads)
 
 
 def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page, pages):
@@ -229,10 +240,10 @@ def test_histograms_count_queries_and_tables_of_queries_print_as_others_do(open_
     page = of(open_page, pages, "models")
     assert "queries" in page.eval_on_selector_all("#llm svg.wide text", "all => all.map((one) => one.textContent)")
     rows = page.eval_on_selector_all(
-        '#llm [aria-label="Most expensive queries"] tbody tr', "all => all.map((one) => one.textContent)"
+        '#llm [aria-label="Table: Most expensive queries"] tbody tr', "all => all.map((one) => one.textContent)"
     )
     assert rows[0].endswith("14.00 J1.400 J700 ms"), "as everywhere else, to four digits"
-    assert "1/s" not in page.inner_text("#llm [aria-label=Loads] tbody"), "the unit is in the head"
+    assert "1/s" not in page.inner_text('#llm [aria-label="Table: Loads"] tbody'), "the unit is in the head"
     assert "The joules cover" in page.inner_text("#llm")
 
 
@@ -391,3 +402,61 @@ def test_a_page_of_tables_fits_a_desk(open_page, tmp_path):
     (tmp_path / "tables.html").write_text(table_document(Table.of(*names, rows=[row], title="questions")))
     page = open_page((tmp_path / "tables.html").as_uri(), still=True)
     assert page.eval_on_selector(".scroll", "(one) => one.scrollWidth - one.clientWidth") == 0
+
+
+def test_what_a_precision_costs_has_its_interval_and_the_colour_of_its_bar(open_page, pages):
+    page = of(open_page, pages, "precision")
+    bars = page.eval_on_selector_all("#figures .bar", "all => all.map((one) => getComputedStyle(one).backgroundColor)")
+    dots = page.eval_on_selector_all(
+        '[data-chart="worth"] circle', "all => all.map((one) => getComputedStyle(one).fill)"
+    )
+    assert len(dots) == len(bars) and set(dots) & set(bars) and set(dots) - set(bars) <= {dots[1]}, "grey or its own"
+    assert page.eval_on_selector_all('[data-chart="worth"] line.interval', "all => all.length") == 2 * len(dots)
+
+
+def test_a_share_of_energy_is_dashed_as_its_key_is(open_page, tmp_path):
+    (tmp_path / "nine.html").write_text(html_page(report_document([everywatt.load(nine(tmp_path / "nine.tape"))])))
+    page = open_page((tmp_path / "nine.html").as_uri())
+    style = "all => all.map((one) => getComputedStyle(one).background)"
+    shares = page.eval_on_selector_all("#summary .whole span", style)
+    assert len(shares) == len(set(shares)) == 9, "each can be distinguished"
+
+
+@pytest.mark.parametrize(("names", "tinted"), [(3, True), (9, False)])
+def test_spans_lie_behind_the_curve_where_each_has_a_colour_of_its_own(open_page, tmp_path, names, tinted):
+    from tapes import gauge_group, rows, write_tape
+
+    ticks = rows(lambda t: 100.0, 0, 9, 0.1)
+    spans = [("run", 0.0, 9.0, None, {}), *((f"item {n}", n / 1, n + 0.9, "s0", {}) for n in range(names))]
+    tape = write_tape(tmp_path / "a.tape", [(gauge_group(period_s=0.1, window_s=0.1), 0.1, ticks)], spans)
+    (tmp_path / "a.html").write_text(html_page(report_document([everywatt.load(tape)])))
+    page = open_page((tmp_path / "a.html").as_uri())
+    shade = """() => { const plot = everywatt.page.made[0].plot, { ctx, bbox } = plot;
+      const x = Math.round(plot.valToPos(0.4, "x", true)) + 3;
+      return [...ctx.getImageData(x, bbox.top + bbox.height - 20, 1, 1).data]; }"""
+    assert (page.evaluate(shade)[3] > 0) == tinted
+
+
+def nine(path):
+    """Nine cards of 10, 20 … 90 W."""
+    from tapes import gauge_group, rows, write_tape
+
+    groups = [(gauge_group(f"gpu.{n}", period_s=0.1, window_s=0.1), 0.1, n) for n in range(9)]
+    return write_tape(
+        path, [(info, period, rows(lambda t, n=n: 10.0 * (n + 1), 0, 3, 0.1)) for info, period, n in groups]
+    )
+
+
+def test_a_phase_without_a_figure_has_no_bar(open_page, tmp_path):
+    from tapes import gauge_group, rows, write_tape
+
+    ticks = rows(lambda t: 100.0, 0, 2, 0.1)
+    spans = [("run", 0.0, 2.0, None, {}), ("later", 30.0, 31.0, None, {})]
+    tape = write_tape(tmp_path / "a.tape", [(gauge_group(period_s=0.1, window_s=0.1), 0.1, ticks)], spans)
+    (tmp_path / "a.html").write_text(html_page(report_document([everywatt.load(tape)])))
+    page = open_page((tmp_path / "a.html").as_uri())
+    rows = page.eval_on_selector_all(
+        "#phases li",
+        "all => all.map((one) => [one.querySelector('.value').textContent, !one.querySelector('.bar').hidden])",
+    )
+    assert ["refused" in words for words, _ in rows] == [not shown for _, shown in rows] and len(rows) == 2

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from browsing import IN_A_BROWSER, PHONE, READY, ROOT, brightness, coloured, keyboard_faults, serious_faults
+from browsing import IN_A_BROWSER, PHONE, READY, ROOT, brightness, coloured, faults, keyboard_faults
 from reports import write_run
 from sites import EVIL_RUN, small_run
 from tapes import counter_group
@@ -309,16 +309,16 @@ def test_on_a_phone(show, picture):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_serious_fault_of_accessibility(show, browser, site, scheme):
+def test_no_fault_of_accessibility(show, browser, site, scheme):
     compared = "/compare?run=20261115-000000-job&run=20261115-000001-job"
     for path in ("/?q=job12", compared, "/live"):
         page = show(path, color_scheme=scheme, bypass_csp=True)
         if path == "/live":
             page.wait_for_selector('[data-chart="power"] canvas', timeout=LONG_MS)
             page.click("text=Pause")
-        assert serious_faults(page) == []
+        assert faults(page) == []
         assert scheme == "dark" or keyboard_faults(page) == []
     page = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
     page.goto(f"{site}/login")
-    assert serious_faults(page) == []
+    assert faults(page) == []
     page.context.close()

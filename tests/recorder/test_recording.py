@@ -7,15 +7,19 @@ import random
 import sqlite3
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from virtual_machine import CARD_NS, CARD_PHASE_NS
+from virtual_machine import CARD_NS, CARD_PHASE_NS, Counter
 from virtual_world import VirtualWorld
 
+from everywatt.core.channels import GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunExists, UsageError
+from everywatt.recorder.channel import Inline
 from everywatt.recorder.client import Recording, record
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import segment_after
@@ -236,6 +240,58 @@ def test_a_look_replaces_a_dead_recorder_and_costs_nothing_while_it_lives(world)
     assert recording.path.name == "host-0002.tape"
     assert sum(process.alive for process, _ in world.recorders) == 1
     recording.close(linger=False)
+
+
+def with_channels(monkeypatch: pytest.MonkeyPatch, *names: str) -> GroupInfo:
+    """From here on the package's counter has these channels."""
+    channel = Counter.info.channels[0]
+    info = replace(Counter.info, channels=tuple(replace(channel, name=name) for name in names))
+    monkeypatch.setattr(Counter, "info", info)
+    return info
+
+
+@pytest.mark.parametrize("names", [("cpu.0.package.energy", "cpu.0.dram.energy"), ("cpu.0.dram.energy",), ()])
+def test_a_program_that_finds_other_channels_than_the_recorder_does_not_read_them(world, monkeypatch, names) -> None:
+    opened = Inline.opened
+
+    def finds_others(*arguments: Any) -> Inline:
+        with monkeypatch.context() as within:
+            with_channels(within, *names)
+            return opened(*arguments)
+
+    monkeypatch.setattr(Inline, "opened", finds_others)
+    recording = start(world)
+    recording.span_close(recording.span_open("work"))
+    closed = recording.close(linger=False)
+    said = "virtual.package is not read where spans start and end: this program finds other channels of it."
+    assert said in closed.notes
+    assert ("recorder", said) in notes(closed.path)
+    assert table(closed.path, "select count(*) from edge") == [(0,)]
+    with Tape.open(closed.path) as tape:
+        assert [span.name for span in tape.spans()] == ["work"]
+
+
+@pytest.mark.parametrize("when", ["closed", "open", "marked"])
+def test_reads_of_a_group_that_has_changed_do_not_go_to_the_next_recorder(world, monkeypatch, when: str) -> None:
+    recording = start(world)
+    uid = recording.span_open("work")
+    world.sleep(0.5)
+    mark = recording.mark()
+    if when == "closed":
+        recording.span_close(uid, mark=mark)
+    kill_recorder(world)
+    with_channels(monkeypatch, "cpu.0.dram.energy")
+    if when == "closed":
+        recording.look()
+    else:
+        recording.span_close(uid, mark=mark if when == "marked" else None)
+    recording.span_close(recording.span_open("later"))
+    closed = recording.close(linger=False)
+    assert closed.path.name == "host-0002.tape"
+    ((since_ns,),) = table(closed.path, "select json_extract(data, '$.end_ns') from note where kind='gap'")
+    # Read when the second recorder was there, and where the later span starts and ends.
+    assert table(closed.path, f"select count(*), min(read_ns) >= {since_ns} from edge") == [(3, 1)]
+    assert table(closed.path, "select name from span") == [("work",), ("later",)]
 
 
 def test_status_replaces_a_dead_recorder_too(world) -> None:

@@ -17,6 +17,7 @@ from everywatt.recorder.server import OpenTape, Server
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
 from everywatt.recorder.wire import Connection
+from everywatt.tape.reader import Tape
 
 
 class Counter:
@@ -233,3 +234,61 @@ def test_a_group_that_cannot_say_how_it_is_read_is_noted(tmp_path: Path, clock: 
         clock.advance(0.5)
     session.finish({})
     assert select(tmp_path / "a.tape", "select text from note where kind='trouble'") == [("RuntimeError: no handle",)]
+
+
+ONE_OF_TWO = "Group c has 1 channels, but a row has 2 values."
+
+
+def test_inline_reads_with_other_channels_than_their_group_are_rejected_with_one_note(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """Another program, or an earlier version of it, may find other channels than the recorder did."""
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    source = Source(Counter(clock), clock)
+    session.listen(source)
+    source.read()
+    at_ns = clock.monotonic_ns()
+    odd = [("c", at_ns, at_ns, at_ns, values) for values in ([1.0, 2.0], [None, 2.0])]
+    odd += [("c", at_ns, at_ns, at_ns), ("c", at_ns, at_ns, at_ns, 7), 5]
+    session.apply({"op": "span_open", "uid": "u", "name": "work", "at_ns": at_ns, "edges": odd})
+    session.apply({"op": "span_close", "uid": "u", "at_ns": at_ns, "edges": [("c", at_ns, at_ns, at_ns, [3.0])]})
+    session.own_rows("c", [Row(at_ns + 1, at_ns + 1, at_ns + 1, (1.0, 2.0))])
+    session.tend(at_ns + 2 * NS)
+    assert session.finish({}) is None
+    with Tape.open(tmp_path / "a.tape") as tape:
+        assert tape.edges(1) == [Row(at_ns, at_ns, at_ns, (3.0,))]
+        assert [span.name for span in tape.spans()] == ["work"]
+        said = [note.text for note in tape.notes() if note.kind == "tape"]
+        assert tape.trouble == ()
+    assert said == [text for text in session.remarks if text.startswith("The tape")]
+    assert said.count(f"The tape rejected a row: {ONE_OF_TWO}") == 1
+    assert len(said) == 4, "one for each kind of nonsense"
+
+
+class Listed:
+    """A table group of a plug-in."""
+
+    info = GroupInfo("t", "x", "host", (), table=True)
+
+    def __init__(self, table: object) -> None:
+        self.table = table
+
+    def read_table(self) -> object:
+        return self.table
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("odd", [["x"], [{"pid": 1}, None], "rows", {"pid": 1}, 5])
+def test_a_table_that_makes_no_sense_is_an_outage(tmp_path: Path, clock: FakeClock, odd: object) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    group = Listed((clock.monotonic_ns(), odd))
+    source = Source(group, clock)  # type: ignore[arg-type]
+    session.listen(source)
+    assert not source.read()
+    assert session.remarks[0].startswith("t cannot be read: ")
+    group.table = (clock.monotonic_ns() + 0.5, [{"pid": 1}])
+    assert source.read()
+    session.finish({})
+    with Tape.open(tmp_path / "a.tape") as tape:
+        assert [frame.rows for frame in tape.tables(1)] == [[{"pid": 1}]]

@@ -38,6 +38,26 @@ def test_cpu_time_leads_where_energy_is_modelled(tmp_path, monkeypatch):
     assert measured[0].startswith("energy"), "where it is measured, energy leads"
 
 
+@pytest.mark.parametrize(
+    ("roles", "cpu"),
+    [
+        ((("idle", None), ("trial", 1.0), ("trial", 2.0)), "3.00 s"),
+        ((("run", None), ("item", 1.0), ("item", 0.5), ("item", 1.5)), "3.00 s"),
+        ((("run", None), ("item", 1.0), ("item", None)), None),  # one that is not known would be missing
+    ],
+)
+def test_cpu_time_of_trials_and_items_leads_where_energy_is_modelled(tmp_path, monkeypatch, roles, cpu):
+    run = everywatt.load(write_machine(tmp_path / "box-0001.tape", {"gpu.0": [50.0] * 6}, seconds=6, gauges=["gpu.0"]))
+    spans = [
+        Span(str(n), role, 0, 6 * 10**9, "0" if role == "item" else None, {"role": role, "cpu_s": cpu_s})
+        for n, (role, cpu_s) in enumerate(roles)
+    ]
+    monkeypatch.setattr(Run, "spans", spans)
+    modelled = Energy(6.0, Budget((Term("model", "m", 4.0),)), "machine", "modelled")
+    monkeypatch.setattr(Run, "energy", lambda self, *_, **asked: modelled)
+    assert summary(run)[0].startswith("energy" if cpu is None else f"cpu     {cpu} of CPU time in ")
+
+
 def test_mean_power_has_the_digits_of_its_interval(tmp_path, monkeypatch):
     run = everywatt.load(write_machine(tmp_path / "box-0001.tape", {"gpu.0": [6.23] * 6}, seconds=6, gauges=["gpu.0"]))
     part = Energy(37.38, Budget((Term("model", "m", 16.0),)), "machine", "modelled")

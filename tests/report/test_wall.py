@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from everywatt.api.run import load
 from everywatt.cli.common.group import dispatch
+from everywatt.core.budget import Budget, Term
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.meters.series import Part, Table, write_part
@@ -88,3 +90,29 @@ def test_a_flat_load_has_a_difference_but_no_offset(tmp_path):
     assert wall_of(run).share == pytest.approx(1 / 3, abs=0.01)
     view = wall_view(run)
     assert view["clock_offset_s"] is None and "flat" in view["clock"] and view["overhead"] is None
+
+
+def test_the_unexplained_share_has_the_digits_of_its_interval(both, monkeypatch):
+    found = wall_of(both)
+    wide = Budget((Term("gain", "x", 0.2 * found.wall.value),))
+    unexplained = replace(found.unexplained, budget=wide)
+    monkeypatch.setattr("everywatt.report.text.wall_of", lambda run: replace(found, unexplained=unexplained))
+    (line,) = (line for line in summary(both) if line.startswith("  wall"))
+    assert re.search(r" \(\d\d %\)$", line), line
+
+
+def test_a_meter_that_does_not_see_all_chips_says_so(tmp_path):
+    """A platform counter beside a card of its own: the difference is nothing that the chips leave unexplained."""
+    t = np.arange(0, 30, 0.1)
+    tables = [
+        (group("gpu.0", Domain.GPU), rows(t, np.full(len(t), 200.0))),
+        (group("psys", Domain.WALL), rows(t, np.full(len(t), 80.0))),
+    ]
+    run = load(write_part(tmp_path / "less.tape", Part([Table(*one) for one in tables]), [tmp_path / "x"], {}))
+    words = "psys shows less than the chips: it does not measure all of them"
+    assert wall_of(run).remark == words and wall_view(run)["remark"] == words
+    assert any(words in line for line in summary(run))
+
+
+def test_a_meter_that_sees_all_chips_needs_no_remark(both):
+    assert wall_of(both).remark == "" and wall_view(both)["remark"] == ""

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from itertools import groupby
+from types import SimpleNamespace
 
 import pytest
 from loads import needed
@@ -12,6 +13,7 @@ from loads import needed
 from everywatt.core.errors import UsageError
 from everywatt.sim.machine import SimMachine
 from everywatt.stress import Load, parse_shape, play, shaped
+from everywatt.stress.gpu import find_engine
 
 
 def gpu(text, time_s, devices=(0,)):
@@ -22,6 +24,10 @@ def gpu(text, time_s, devices=(0,)):
 def opencl(monkeypatch):
     needed(importlib.util.find_spec("pyopencl"), "PyOpenCL is not installed (pip install 'everywatt[opencl]')")
     monkeypatch.delenv("EVERYWATT_SIM", raising=False)
+    try:
+        find_engine(0)
+    except UsageError as error:
+        needed(False, str(error))
 
 
 def test_products_on_an_opencl_device(opencl):
@@ -40,6 +46,40 @@ def test_a_device_that_is_not_there_is_told(opencl):
     with pytest.raises(UsageError, match="GPU 99 cannot be loaded here") as caught:
         play(gpu("50", 1.0, (99,)))
     assert "everywatt[opencl]" in caught.value.cure
+
+
+class Drivers:
+    """In place of PyOpenCL, because the processor cannot be chosen: drivers that are older than it compile nothing."""
+
+    Error = RuntimeError
+    device_type = SimpleNamespace(GPU=4)
+
+    def __init__(self, *able):
+        self._devices = [SimpleNamespace(name=f"cpu by driver {n}", type=2, able=one) for n, one in enumerate(able)]
+
+    def get_platforms(self):
+        return [SimpleNamespace(get_devices=lambda one=one: [one]) for one in self._devices]
+
+    def Context(self, devices):
+        return devices
+
+    def Program(self, devices, source):
+        def build():
+            if not all(one.able for one in devices):
+                raise self.Error("clBuildProgram failed\n\nerror: unknown target CPU 'generic'\n(options: -I cl)")
+
+        return SimpleNamespace(build=build)
+
+
+def test_a_driver_older_than_the_processor_is_passed_over(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyopencl", Drivers(False, True))
+    assert find_engine(0) == ("opencl", "OpenCL on cpu by driver 1")
+
+
+def test_drivers_that_compile_nothing_are_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyopencl", Drivers(False))
+    with pytest.raises(UsageError, match=r"cpu by driver 0 .*unknown target CPU 'generic'"):
+        find_engine(0)
 
 
 def test_a_simulated_card_draws_what_its_declared_use_asks_for(tmp_path):

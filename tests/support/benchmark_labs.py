@@ -27,3 +27,8 @@ def honesty():
 @pytest.fixture(scope="session")
 def product():
     return _module("product_lab")
+
+
+@pytest.fixture(scope="session")
+def ablation():
+    return _module("ablation")

@@ -41,11 +41,11 @@ def brightness(page, selector="body"):
     return sum(int(part) for part in colour[4:-1].split(",")) / 3
 
 
-def serious_faults(page):
-    """What axe-core finds that keeps people out; the page must have been opened with `bypass_csp`."""
+def faults(page):
+    """Everything that axe-core finds, with its weight; the page must have been opened with `bypass_csp`."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     found = axe.Axe().run(page).response["violations"]
-    return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in found if v["impact"] in ("serious", "critical")]
+    return [f"{v['impact']}: {v['id']}: {v['nodes'][0]['html'][:160]}" for v in found]
 
 
 STOP = """() => {

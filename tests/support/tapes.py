@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import random
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.spans import Span
-from everywatt.tape import schema
+from everywatt.tape import codec, schema
 from everywatt.tape.sealing import Tally
 from everywatt.tape.writer import TapeWriter
 
@@ -92,12 +93,35 @@ def forge(path: Path, table: str, row: Any, column: str, value: Any) -> bool:
         if found is None and table != "meta":
             return False
         values = dict(zip(columns, found or (row, None), strict=False)) | {column: value}
-        db.execute(schema.REPLACE[table], schema.sealed_row(table, [values[name] for name in columns]))
+        db.execute(schema.REPLACE[table], codec.sealed_row(table, [values[name] for name in columns]))
         seal = db.execute(schema.SELECT["seal"]).fetchone()
         if seal is not None:
             tally = Tally()
             for entry in db.execute(f"SELECT crc FROM {table} ORDER BY {key}"):
                 tally.add(*entry)
             counts = json.dumps(json.loads(seal[2]) | {table: tally.result()})
-            db.execute(schema.REPLACE["seal"], schema.sealed_row("seal", (*seal[:2], counts)))
+            db.execute(schema.REPLACE["seal"], codec.sealed_row("seal", (*seal[:2], counts)))
     return True
+
+
+def starved_rows(seed, seconds=120.0, low_w=100.0, high_w=300.0, half_s=2.0, publishes_s=0.1):
+    """A counter under a square, as a recorder that gets little CPU time reads it.
+
+    It reads 0.1 to 0.8 s after the read before, and only knows that the newest publication was since then; for some
+    seconds now and then it knows the schedule, and so each publication to 2 ms.
+    """
+    chance, found, since = random.Random(seed), [], 0.0
+
+    def joules(t):
+        cycles, rest = divmod(t, 2 * half_s)
+        return cycles * half_s * (low_w + high_w) + low_w * min(rest, half_s) + high_w * max(rest - half_s, 0.0)
+
+    while since < seconds:
+        after = since + chance.uniform(0.1, 0.8)
+        published = math.floor(after / publishes_s) * publishes_s
+        known = chance.random() < 0.5 if seed % 2 and 5 < since % 15 < 10 else False
+        early, late = (published - 0.001, published + 0.001) if known else (since, after)
+        if published > since and (not found or at((early + late) / 2) > found[-1].late_ns):
+            found.append(Row(at(max(after, late)), at(early), at(late), (joules(published),)))
+        since = after
+    return found

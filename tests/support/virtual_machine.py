@@ -179,10 +179,13 @@ class Processes:
 
     def __init__(self, pids: Sequence[int]) -> None:
         self.pids = list(pids)
+        self._read: set[int] = set()
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
         at_ns = machine().read(self.info.name)
         seconds = (at_ns - machine().origin_ns) / NS
+        gone = [{"pid": pid, "start": pid, "gone": True} for pid in self._read.intersection(machine().ended)]
+        self._read = set(SHARES) - set(machine().ended)
         rows = [
             {
                 "pid": pid,
@@ -197,7 +200,9 @@ class Processes:
             if pid not in machine().ended
         ]
         others = [pid for pid in self.pids if pid not in SHARES]
-        return at_ns, rows + [{"pid": pid, "start": pid, "ppid": 1, "name": f"p{pid}", "cpu_s": 0.0} for pid in others]
+        return at_ns, gone + rows + [
+            {"pid": pid, "start": pid, "ppid": 1, "name": f"p{pid}", "cpu_s": 0.0} for pid in others
+        ]
 
     def follow(self, pids: Sequence[int]) -> None:
         self.pids += pids

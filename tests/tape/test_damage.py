@@ -206,7 +206,7 @@ def forge(path, change):
     values = list(db.execute(f"{schema.SELECT['frame']} LIMIT 1").fetchone()[:-1])
     change(values)
     db.execute("DELETE FROM frame WHERE id=?", (values[0],))
-    db.execute(schema.INSERT["frame"], schema.sealed_row("frame", values))
+    db.execute(schema.INSERT["frame"], codec.sealed_row("frame", values))
     db.commit()
     db.close()
 
@@ -244,7 +244,7 @@ def test_a_malicious_frame_is_only_data(lab, tmp_path, change):
 def test_a_deep_json_is_only_data(lab, tmp_path):
     small = lab.write_small(tmp_path / "a.tape", seal=False)
     db = sqlite3.connect(small.path)
-    db.execute(schema.INSERT["meta"], schema.sealed_row("meta", ("deep", "[" * 100_000)))
+    db.execute(schema.INSERT["meta"], codec.sealed_row("meta", ("deep", "[" * 100_000)))
     db.commit()
     db.close()
     with pytest.raises(TapeDamaged, match="table meta, row deep"):

@@ -8,11 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
+from tapes import counter_group, rows, write_tape
 
 import everywatt.core
 from everywatt.core.errors import RunExists, TapeError
@@ -236,13 +238,11 @@ def as_nobody(code, *arguments):
 
 
 @pytest.fixture
-def open_folder(tmp_path):
-    """A folder whose parents anybody may enter."""
-    folder = tmp_path
-    while folder.stat().st_uid == os.getuid() and folder != folder.parent and str(folder) != "/tmp":
-        folder.chmod(0o755)
-        folder = folder.parent
-    return tmp_path
+def open_folder():
+    """A folder that anybody may enter. Not one of pytest's: every pytest that starts shuts the folder above those."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def test_a_read_only_folder(lab, open_folder):
@@ -336,3 +336,15 @@ def test_a_reader_that_will_not_let_go_leaves_the_tape_whole(lab, tmp_path):
     with Tape.open(writer.seal()) as tape:
         assert len(load_columns(tape, group, ["gpu.0.energy"])) == 60
     assert os.listdir(tmp_path) == ["a.tape"]
+
+
+def test_a_tape_is_closed_while_its_rows_are_read(tmp_path, monkeypatch):
+    """As by an export that finds its disk full: it printed a traceback below its message."""
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    tape = Tape.open(write_tape(tmp_path / "a.tape", [(counter_group(), 0.1, rows(lambda t: 50.0 * t, 0, 6, 0.1))]))
+    reading = tape.iter_frames(tape.groups[0].id)
+    next(reading)
+    tape.close()
+    reading.close()
+    assert printed == []

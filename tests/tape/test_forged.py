@@ -1,13 +1,16 @@
 """Tapes that somebody made on purpose: every checksum is right, and what is in the rows is of the wrong type."""
 
 import json
+from array import array
 
 import pytest
-from tapes import counter_group, forge, rows, write_tape
+from tapes import at, counter_group, forge, rows, write_tape
 
 from everywatt.cli.main import main
+from everywatt.core.channels import Row
 from everywatt.core.errors import TapeDamaged
 from everywatt.tape.reader import Tape
+from everywatt.tape.validate import validate
 
 
 @pytest.fixture
@@ -54,3 +57,25 @@ def test_a_forged_row_is_named(home):
     forge(home / "forged.tape", "meta", "tags", "value", "5")
     with pytest.raises(TapeDamaged, match="table meta, row tags"):
         Tape.open(home / "forged.tape")
+
+
+@pytest.mark.parametrize("seal", [True, False])
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("data", [array("d", [1.0, 2.0]).tobytes(), b"", b"odd", None])
+def test_an_inline_read_that_does_not_fit_its_group_is_left_out(home, capsys, seal, verify, data):
+    """Recorders wrote what programs sent: a program that found other channels made such rows."""
+    ticks = rows(lambda t: 50.0 * t, 0, 3, 0.1)
+    edges = [(0, Row(at(t), at(t), at(t), (50.0 * t,))) for t in (0.5, 1.0, 2.5)]
+    spans = [("work", 0.5, 2.5, None, {})]
+    path = write_tape(home / "odd.tape", [(counter_group(inline=True), 0.1, ticks)], spans, edges, seal=seal)
+    assert forge(path, "edge", 2, "data", data)
+    with Tape.open(path, verify=verify) as tape:
+        assert tape.edges(1) == [edges[0][1], edges[2][1]]
+        assert tape.edges(1, at(0.9), at(1.1)) == []
+        said = "Reads at span edges of test.cpu.0.package that do not have its 1 values are left out."
+        assert tape.trouble[-1] == said
+        assert tape.trouble.count(said) == 1
+        tape.refresh()
+    assert [str(finding) for finding in validate(path)][-1] == f"{path}: table edge, field data: {said}"
+    assert main(["show", "odd"]) == 0
+    assert said in "".join(capsys.readouterr())

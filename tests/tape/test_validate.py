@@ -5,7 +5,7 @@ import sqlite3
 from fake_clock import FakeClock
 
 from everywatt.core.spans import Span
-from everywatt.tape import schema
+from everywatt.tape import codec, schema
 from everywatt.tape.accumulate import Cum, pack_cum
 from everywatt.tape.validate import validate
 from everywatt.tape.writer import TapeWriter
@@ -18,7 +18,7 @@ def change(path, table, row, column, value, *, honest=False):
     db.execute(f"UPDATE {table} SET {column}=? WHERE {key}=?", (value, row))
     if honest:
         values = db.execute(f"{schema.SELECT[table]} WHERE {key}=?", (row,)).fetchone()[:-1]
-        db.execute(f"UPDATE {table} SET crc=? WHERE {key}=?", (schema.checksum(table, values), row))
+        db.execute(f"UPDATE {table} SET crc=? WHERE {key}=?", (codec.checksum(table, values), row))
     db.commit()
     db.close()
 

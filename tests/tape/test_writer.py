@@ -90,6 +90,24 @@ def test_rows_out_of_order_are_left_out_and_counted(lab, tmp_path):
     assert [note.kind for note in tape.notes()] == ["out-of-order"]
 
 
+def test_rows_that_do_not_fit_their_group_are_refused_and_change_nothing(lab, tmp_path):
+    writer = TapeWriter(tmp_path / "a.tape", {}, clock=FakeClock())
+    group = writer.add_group(lab.group(lab.counter()), 0.1)
+    at = 10**12
+    for odd in ((), (1.0, 2.0)):
+        with pytest.raises(UsageError, match="has 1 channels, but a row has"):
+            writer.edge(group, lab.row(at, *odd))
+        with pytest.raises(UsageError, match="has 1 channels, but a row has"):
+            writer.append(group, [lab.row(at, 1.0), lab.row(at + 1, *odd)])
+    with pytest.raises(UsageError, match="no group 5"):
+        writer.edge(5, lab.row(at, 1.0))
+    writer.edge(group, lab.row(at, 3.0))
+    writer.append(group, [lab.row(at + 2, 4.0)])
+    with Tape.open(writer.seal()) as tape:
+        assert tape.edges(group) == [lab.row(at, 3.0)]
+        assert load_columns(tape, group, ["gpu.0.energy"]).values["gpu.0.energy"].tolist() == [4.0]
+
+
 def test_sealing_makes_frames_of_many_rows(lab, tmp_path):
     writer = TapeWriter(tmp_path / "a.tape", {}, clock=FakeClock())
     channels = [lab.counter(), *(lab.gauge(f"c{i}", None) for i in range(39))]

@@ -13,25 +13,17 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.clocks import NS, SystemClock
+
+if TYPE_CHECKING:
+    from everywatt.recorder.client import Recording
 
 REFERENCE_EVERY_NS = 10 * NS
 REFERENCE_RETRY_NS = NS // 10
 REFERENCE_WAIT_NS = 200_000
 NS_PER_MS = 1e6
-
-
-class Sink(Protocol):
-    """Where spans go: a Recording."""
-
-    def span_id(self) -> str: ...
-    def span_open(
-        self, name: str, *, parent: str | None, attributes: Mapping[str, Any] | None, at_ns: int | None, uid: str | None
-    ) -> str: ...
-    def span_close(self, uid: str, *, attributes: Mapping[str, Any] | None, at_ns: int | None) -> int: ...
-    def note(self, kind: str, text: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -185,7 +177,9 @@ class CudaSpans:
     Where events cannot be used, the spans are plain ones and a note on the tape says why.
     """
 
-    def __init__(self, sink: Sink, torch: Any = None, *, now_ns: Callable[[], int] = SystemClock.monotonic_ns) -> None:
+    def __init__(
+        self, sink: Recording, torch: Any = None, *, now_ns: Callable[[], int] = SystemClock.monotonic_ns
+    ) -> None:
         self._sink = sink
         self._lock = threading.RLock()
         self._open: dict[str, _Open] = {}
@@ -224,7 +218,7 @@ class CudaSpans:
         """Open a span whose start is this point of the current CUDA stream; gives its id."""
         with self._lock:
             if self._clock is None:
-                return self._sink.span_open(name, parent=parent, attributes=attributes, at_ns=None, uid=None)
+                return self._sink.span_open(name, parent=parent, attributes=attributes)
             uid = self._sink.span_id()
             self._open[uid] = _Open(name, parent, dict(attributes or {}), self._mark())
             self._deliver_settled()
@@ -235,7 +229,7 @@ class CudaSpans:
         with self._lock:
             entry = self._open.get(uid)
             if entry is None:
-                return self._sink.span_close(uid, attributes=attributes, at_ns=None)
+                return self._sink.span_close(uid, attributes=attributes)
             entry.attributes.update(attributes or {})
             entry.end = self._mark()
             self._deliver_settled()
@@ -263,7 +257,7 @@ class CudaSpans:
         )
         if entry.end is not None:
             # Two events in one stream are in order; two streams, or a host edge, need not be.
-            self._sink.span_close(uid, attributes=None, at_ns=max(start_ns, entry.end.time_ns))
+            self._sink.span_close(uid, at_ns=max(start_ns, entry.end.time_ns))
 
     def finish(self) -> None:
         """At the end of the recording: wait for the GPU once, and send what is left; open spans stay open."""

@@ -12,18 +12,15 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, combine
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.building import comparable
-from everywatt.energy.medians import median
-from everywatt.energy.sources import UNEVEN, Source, sources
-from everywatt.energy.stalls import repeated
+from everywatt.core.stats import median
+from everywatt.energy.building import FEW_REPEATS, comparable, repeated
+from everywatt.energy.sources import COARSE, SHARPER, UNEVEN, Source, shows_power, sources
 from everywatt.energy.ticks import WHOLE_ROWS
-from everywatt.energy.window import source_energy, source_ticks
+from everywatt.energy.window import source_energies, source_ticks
 from everywatt.tape.accumulate import GAP_PERIODS
-from everywatt.tape.columns import load_columns, ticks_by_frame
+from everywatt.tape.columns import Floats, Ints, load_columns, ticks_by_frame
 from everywatt.tape.reader import Tape
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Windows = Sequence[tuple[int, int]]
 # Slopes are taken over at least this share of a sampling period: two reads of one publication have none.
 SHORTEST = 0.5
@@ -69,7 +66,7 @@ def device_table(tapes: Sequence[Tape], windows: Sequence[Windows]) -> dict[str,
         for source in sources(tape):
             label = f"{host} {source.label}" if several else source.label
             entry = table.setdefault(label, _entry(source))
-            entry["_energy"] += [(host, source_energy(source, start, end)) for start, end in asked]
+            entry["_energy"] += [(host, source_energies(source, [(start, end)])) for start, end in asked]
             entry["_seconds"] += [(end - start) / NS for start, end in asked]
             line = power_line(source)
             entry["_watts"] += [line.inside(asked)] if line is not None else []
@@ -152,7 +149,7 @@ def _recorded(source: Source) -> PowerLine | None:
         # Until it has been found when a card publishes, a count may be a whole period old. Repeated ones are no news.
         known = width_ns <= median(width_ns) + UNEVEN * group.expected_period_s * NS
         known &= ~repeated(values)
-        at_ns, values = at_ns[known], values[known]
+        at_ns, width_ns, values = at_ns[known], width_ns[known], values[known]
     if len(at_ns) < 2:
         return None
     watts = values * (channel.scale * channel.facts.gain)
@@ -160,7 +157,7 @@ def _recorded(source: Source) -> PowerLine | None:
         return held_line(at_ns, watts + channel.facts.bias_w, group.expected_period_s)
     observed_ns = (at_ns - at_ns[0]).astype(np.float64)
     joules = watts + channel.facts.bias_w * observed_ns / NS
-    return _slopes(source, at_ns, np.zeros(len(at_ns)), joules, observed_ns, np.ones(len(at_ns), dtype=np.bool_))
+    return _slopes(source, at_ns, width_ns / 2, joules, observed_ns, np.ones(len(at_ns), dtype=np.bool_))
 
 
 def held_line(at_ns: Ints, values: Floats, expected_s: float) -> PowerLine:
@@ -179,6 +176,11 @@ def _slopes(
     """Mean power between publications of a counter that can be compared and are not reads of the same one."""
     kept = comparable(at_ns, half_ns, real)
     kept = _apart(kept[real[kept]], at_ns, round(SHORTEST * source.group.expected_period_s * NS))
+    if source.group.info.tracked:  # what was read once more before the next publication at the end is no 0 W
+        still = len(kept) - 1 - int(np.searchsorted(joules[kept], joules[kept[-1:]])[0]) if len(kept) else 0
+        kept = kept[:-still] if 0 < still <= FEW_REPEATS else kept
+    if np.any(half_ns[kept[1:]] + half_ns[kept[:-1]] > COARSE * np.diff(at_ns[kept])):
+        kept = _of_known_length(kept, at_ns[kept].tolist(), half_ns[kept].tolist())
     if len(kept) < 2:
         return None
     watts = np.diff(joules[kept]) / (np.diff(at_ns[kept]) / NS)
@@ -187,7 +189,7 @@ def _slopes(
 
 
 def _apart(places: npt.NDArray[np.intp], at_ns: Ints, least_ns: int) -> npt.NDArray[np.intp]:
-    """The places whose instants are at least so far from the one taken before."""
+    """The places whose instants are at least so far from the one taken before, and the last one instead of that."""
     if not len(places) or np.all(np.diff(at_ns[places]) >= least_ns):
         return places
     kept, last_ns = [], -(2**63)
@@ -195,4 +197,24 @@ def _apart(places: npt.NDArray[np.intp], at_ns: Ints, least_ns: int) -> npt.NDAr
         if then_ns - last_ns >= least_ns:
             kept.append(place)
             last_ns = then_ns
+    if len(kept) > 1:
+        kept[-1] = int(places[-1])
     return np.array(kept, dtype=np.intp)
+
+
+def _of_known_length(places: npt.NDArray[np.intp], at_ns: list[int], half_ns: list[float]) -> npt.NDArray[np.intp]:
+    """The places between which the length is known well: one step may hold two publications, and twice the joules.
+
+    Slopes start again at an instant that is known far better; those before that are too near are left out.
+    """
+    kept: list[int] = []
+    for tick, (then_ns, doubt_ns) in enumerate(zip(at_ns, half_ns, strict=True)):
+        while kept and not shows_power(then_ns - at_ns[kept[-1]], half_ns[kept[-1]], doubt_ns, COARSE):
+            if half_ns[kept[-1]] <= SHARPER * doubt_ns:
+                break
+            kept.pop()
+        else:
+            kept.append(tick)
+    if len(kept) > 1 and shows_power(at_ns[-1] - at_ns[kept[-2]], half_ns[kept[-2]], half_ns[-1], COARSE):
+        kept[-1] = len(at_ns) - 1
+    return places[kept]

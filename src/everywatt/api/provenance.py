@@ -85,7 +85,7 @@ def _in_repository(folder: Path) -> bool:
     """Whether git has something to look at: a work tree, a bare repository, or one that the environment names."""
     if "GIT_DIR" in os.environ:
         return True
-    return any((place / ".git").exists() or (place / "HEAD").exists() for place in (folder, *folder.parents))
+    return any(os.access(place / name, os.F_OK) for place in (folder, *folder.parents) for name in (".git", "HEAD"))
 
 
 def _git(folder: Path, *words: str) -> str | None:

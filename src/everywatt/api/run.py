@@ -16,7 +16,7 @@ import numpy.typing as npt
 from everywatt.api.power import device_table
 from everywatt.core.clocks import NS, length_s, union, without
 from everywatt.core.config import resolve
-from everywatt.core.energy import Energy, combine, total
+from everywatt.core.energy import SHARED, Energy, combine, total
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import declared, document
@@ -39,6 +39,7 @@ BASELINE = "method watts spread_w duration_s busy"  # what a run's JSON has of i
 LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
 # Verbs with an option --idle of their own: they need no `everywatt run --idle` around them.
 HAVE_IDLE = {"compare", "sweep", "bench", "stress"}
+COUNTED_ONCE = "runs were recorded beside each other on the same devices; the time that they share counts once"
 
 
 class Run:
@@ -59,6 +60,12 @@ class Run:
     def name(self) -> str:
         """The run's name: its folder, or its file without the ending."""
         return self.path.stem if self.path.is_file() else self.path.name
+
+    @property
+    def reference(self) -> str:
+        """The run as a word of a command: its name where it is in the folder of runs, else its path."""
+        among = self.path.absolute().parent == existing_home(resolve().home).absolute()
+        return shlex.quote(self.name if among else str(self.path))
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -125,7 +132,7 @@ class Run:
         combined = combine(figures, seconds)
         if others := len(self.shared_with):
             programs = "another program" if others == 1 else f"{others} other programs"
-            note = f"{programs} recorded the same devices meanwhile: this energy is theirs as well, so count it once"
+            note = f"{programs}{SHARED}: this energy is theirs as well, so count it once"
             combined = replace(combined, notes=(*combined.notes, note))
         return combined
 
@@ -169,7 +176,10 @@ class Run:
         if self.meta.get("imported_from") or words[:2] == ["everywatt", "attach"]:  # neither can be recorded again
             assumed_w = sum(idle.watts for levels in self._idle_levels() for idle in levels.values())
             example = f"{assumed_w:.1g}" if 0 < assumed_w < 10 else f"{assumed_w:.0f}" if assumed_w else "35"
-            return f"if you know it, for example: everywatt ledger {shlex.quote(self.name)} --baseline {example}W"
+            return f"if you know it, for example: everywatt ledger {self.reference} --baseline {example}W"
+        alone = Path(words[0]).name if len(words) == 1 else ""
+        if alone.startswith(("python", "ipython")) or "ipykernel_launcher" in words:  # a session: no command repeats it
+            return "stop other programs, and begin with 10 s of idle time in the same everywatt.Meter"
         command = shlex.join(words)
         typed = command and "\n" not in command and not (words[0] == "everywatt" and {*words[1:2]} & HAVE_IDLE)
         example = f": everywatt run --idle 10s -- {command}" if typed else " with --idle 10s"
@@ -410,8 +420,7 @@ def sum_runs(runs: Sequence[Run]) -> Energy:
     if not figures:
         return Energy.refuse("there are no runs to add up")
     whole = combine([("", figure) for figure in figures])
-    note = "runs were recorded beside each other on the same devices; the time that they share counts once"
-    return replace(whole, notes=(*whole.notes, note)) if taken and whole.joules is not None else whole
+    return replace(whole, notes=(*whole.notes, COUNTED_ONCE)) if taken and whole.joules is not None else whole
 
 
 def _alike(tape: Tape, other: Tape) -> bool:

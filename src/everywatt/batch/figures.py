@@ -12,7 +12,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.format import format_count, format_duration, format_quantity
 from everywatt.core.jsonio import ToDict, as_data, declared
 from everywatt.core.stats import median
-from everywatt.core.tables import Cell, Column, Quantity, Table, csv_of
+from everywatt.core.tables import Cell, Quantity, Table, columns_of, csv_of
 
 OUTSIDE = "outside items"
 SLOW = 3.0  # times the median runtime: a straggler
@@ -27,6 +27,16 @@ CSV_COLUMNS = (
     "power_max_w=use.power.high why cpu_s"
 )
 
+DEVICE_COLUMNS = columns_of(
+    "device, done [], failed [], retries [], busy [s], CPU time [s], util min/mean/max [], memory [B], power [W], "
+    "energy [J], idle energy [J]"
+)
+ITEM_COLUMNS = columns_of(
+    "item, status, attempts [], device, runtime [s], CPU time [s], energy [J], util min/mean/max, reason"
+)
+SCALING_COLUMNS = columns_of(
+    "run, GPUs [], done [], failed [], time [s], items/s [], CPU time/item [s], J/item [], util [%], power [W]"
+)
 MOST_SAID = 60  # characters of a failed item's last line, in tables
 
 
@@ -207,7 +217,6 @@ class BatchFigures:
 
     @property
     def left(self) -> int:
-        """How many items are neither done nor failed."""
         return len(self.items) - self.count(DONE) - self.count(FAILED)
 
     @property
@@ -296,22 +305,7 @@ class BatchFigures:
             counts = self.count(DONE), self.count(FAILED), retries
             cpu_s = "" if self.total.measured else self.cpu_s
             rows.append(["total", *counts, "", cpu_s, *[""] * 3, self.total, ""])
-        return with_known_cpu(
-            Table.of(
-                "device",
-                Column("done", ""),
-                Column("failed", ""),
-                Column("retries", ""),
-                Column("busy", "s"),
-                Column("CPU time", "s"),
-                Column("util min/mean/max", align="right"),
-                Column("memory", "B"),
-                Column("power", "W"),
-                Column("energy", "J"),
-                Column("idle energy", "J"),
-                rows=rows,
-            )
-        )
+        return with_known_cpu(Table.of(*DEVICE_COLUMNS, rows=rows))
 
     def scaling_row(self) -> list[Cell]:
         gpus = [device for device in self.devices if device.is_gpu]
@@ -391,44 +385,17 @@ def cause_table(found: BatchFigures, most: int, title: str = "") -> Table:
     rows: list[list[Cell]] = [
         [cause, len(ids), ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")] for cause, ids in found.causes()[:most]
     ]
-    return Table.of("cause", Column("items", ""), "which", rows=rows, title=title)
+    return Table.of(*columns_of("cause, items [], which"), rows=rows, title=title)
 
 
 def item_table(items: Sequence[ItemFigures], title: str = "") -> Table:
-    return with_known_cpu(
-        Table.of(
-            "item",
-            "status",
-            Column("attempts", ""),
-            "device",
-            Column("runtime", "s"),
-            Column("CPU time", "s"),
-            Column("energy", "J"),
-            "util min/mean/max",
-            "reason",
-            rows=[item.row() for item in items],
-            title=title,
-        )
-    )
+    return with_known_cpu(Table.of(*ITEM_COLUMNS, rows=[item.row() for item in items], title=title))
 
 
 def scaling_table(found: Sequence[BatchFigures]) -> Table:
     """One row for each batch: throughput and energy against the number of GPUs."""
-    return with_known_cpu(
-        Table.of(
-            "run",
-            Column("GPUs", ""),
-            Column("done", ""),
-            Column("failed", ""),
-            Column("time", "s"),
-            Column("items/s", ""),
-            Column("CPU time/item", "s"),
-            Column("J/item", ""),
-            Column("util", "%"),
-            Column("power", "W"),
-            rows=[one.scaling_row() for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))],
-        )
-    )
+    ordered = sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))
+    return with_known_cpu(Table.of(*SCALING_COLUMNS, rows=[one.scaling_row() for one in ordered]))
 
 
 def scaling_csv(found: Sequence[BatchFigures]) -> str:

@@ -47,7 +47,6 @@ class Device(ToDict):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Device:
-        """The inverse of `to_dict`."""
         name, title, uuid, host = (str(data.get(key) or "") for key in ("device", "name", "uuid", "host"))
         return cls(name, "", title, uuid, data.get("memory_bytes"), host)
 

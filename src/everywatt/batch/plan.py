@@ -10,7 +10,7 @@ from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, State
 from everywatt.core.format import format_count, format_duration
 from everywatt.core.jsonio import ToDict
-from everywatt.core.tables import Column, Table
+from everywatt.core.tables import Table, columns_of
 
 MOST_LANES = 40  # rows of a table that a person reads
 
@@ -69,8 +69,7 @@ def plan_table(found: Sequence[Share]) -> Table:
         ]
         for share in _busy(found)[:MOST_LANES]
     ]
-    columns = (Column("lane", ""), "device", Column("items", ""), Column("size", ""), Column("time", "s"), "first")
-    return Table.of(*columns, rows=rows)
+    return Table.of(*columns_of("lane [], device, items [], size [], time [s], first"), rows=rows)
 
 
 def plan_lines(found: Sequence[Share]) -> list[str]:

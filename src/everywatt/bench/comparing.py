@@ -30,7 +30,7 @@ from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_duration, format_joules, format_number, format_percent
 from everywatt.core.jsonio import ToDict
-from everywatt.core.tables import Cell, Column, Table, csv_of
+from everywatt.core.tables import Cell, Column, Table, columns_of, csv_of
 
 LOOK_AGAIN_S = 1.0  # between two looks at the tape: each costs some ms of CPU time on the machine that is measured
 MOST_COMMAND = 40  # characters of a command in a table
@@ -105,7 +105,7 @@ class Result(ToDict):
     def cpu_columns(self) -> tuple[Column, ...]:
         """CPU time leads where energy is modelled from it; () elsewhere."""
         modelled = any(one.modelled for one in self.found)
-        return (Column("CPU time", "s"), Column("ratio of CPU time", "")) if modelled else ()
+        return columns_of("CPU time [s], ratio of CPU time []") if modelled else ()
 
     def cpu_cells(self, one: Figures) -> list[Cell]:
         """The cells of a candidate in these columns."""
@@ -125,7 +125,7 @@ class Result(ToDict):
             text = one.candidate.text
             shown = text if len(text) <= MOST_COMMAND else f"{text[: MOST_COMMAND - 1]}…"
             row: list[Cell] = [one.candidate.label, shown, one.trial_count, *self.cpu_cells(one)]
-            row += [quantity(one.energy, "J"), quantity(one.net, "J"), one.ratio_beside(first), one.seconds.time]
+            row += [one.energy_cell, quantity(one.net, "J"), one.ratio_beside(first), one.seconds.time]
             rows.append([*row, one.rounded(one.power_w, "W"), one.max_rss_bytes, one.rounded(one.edp_js, "J·s")])
         return [Table.of(*columns, rows=rows, notes=[line.strip() for line in self.verdicts()])]
 
@@ -303,10 +303,7 @@ RUN_COLUMNS = (
     "net_low_j=net.low net_high_j=net.high ratio=gross.value ratio_low=gross.low ratio_high=gross.high "
     "ratio_net=above_idle.value ratio_net_low=above_idle.low ratio_net_high=above_idle.high seconds=duration_s verdict"
 )
-SHOWN = (
-    *("run", Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
-    *(Column("ratio", ""), Column("ratio above idle", "")),
-)
+SHOWN = columns_of("run, energy [J], above idle [J], time [s], ratio [], ratio above idle []")
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,9 +145,19 @@ class Figures(ToDict):
         """A figure that follows from the energy, with the digits that the interval of the energy leaves it."""
         if value is None or self.energy is None:
             return None
-        half = self.energy.high - self.energy.low
-        share = half / 2 / abs(self.energy.value) if math.isfinite(half) and self.energy.value else 0.0
+        half = (self.energy.high - self.energy.low) / 2
+        if not math.isfinite(half):  # too few trials: what their measurement leaves open is known all the same
+            known = [t.energy for t in self.trials if t.energy is not None and t.energy.joules is not None]
+            half = sum(sum_energies(known).sides()) / 2 / len(known)
+        share = half / abs(self.energy.value) if self.energy.value else 0.0
         return format_rounded(unit, share * abs(value), value)
+
+    @property
+    def energy_cell(self) -> Cell:
+        """The mean energy for a table; without its interval where there are too few trials for one."""
+        if self.energy is None or math.isfinite(self.energy.low):
+            return quantity(self.energy, "J")
+        return self.rounded(self.energy.value, "J")
 
     def ratio_beside(self, first: Figures) -> Cell:
         """The ratio to the first candidate (1 for the first itself), or None if it is unknown."""

@@ -9,18 +9,14 @@ from typing import Any
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, quantity
 from everywatt.bench.trials import Candidate
-from everywatt.bench.verdict import Comparison, Verdict
+from everywatt.bench.verdict import Comparison, Verdict, change
 from everywatt.core.errors import UsageError
-from everywatt.core.format import format_percent
 from everywatt.core.jsonio import ToDict
-from everywatt.core.tables import Column, Table
+from everywatt.core.tables import Table, columns_of
 from everywatt.core.units import parse_power_w
 
 MOST_SETTINGS = 100  # power limits in a sweep: more are a typing mistake in the step
-SETTING_COLUMNS = (
-    *(Column("energy", "J"), Column("above idle", "J"), Column("time", "s"), Column("power", "W")),
-    *(Column("ratio", ""), "Pareto-optimal"),
-)
+SETTING_COLUMNS = columns_of("energy [J], above idle [J], time [s], power [W], ratio [], Pareto-optimal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,14 @@ class Sweep:
         choice = self.choice
         if choice.best and not choice.decided:
             return f"no recommendation yet: {choice.best} has the {choice.why}"
-        return f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why
+        modelled = " (modelled)" if self.result.cpu_columns else ""
+        energy, *time = choice.why.split("; ")
+        return "; ".join([f"recommended: {choice.best}: {energy}{modelled}", *time]) if choice.best else choice.why
+
+    @property
+    def lines(self) -> list[str]:
+        """What a terminal shows below the table: the recommendation, after CPU times where energy is modelled."""
+        return [*(self.result.verdicts() if self.result.cpu_columns else []), self.recommendation]
 
     def tables(self) -> list[Table]:
         """One row for each setting, with the recommendation and the verdicts as notes."""
@@ -61,13 +64,13 @@ class Sweep:
         rows = [
             [
                 *(one.candidate.label, one.trial_count, *self.result.cpu_cells(one)),
-                *(quantity(one.energy, "J"), quantity(one.net, "J")),
+                *(one.energy_cell, quantity(one.net, "J")),
                 *(one.seconds.time, one.rounded(one.power_w, "W"), one.ratio_beside(found[0])),
                 words.get(one.candidate.label, ""),
             ]
             for one in found
         ]
-        columns: list[Column | str] = ["setting", Column("trials", ""), *self.result.cpu_columns, *SETTING_COLUMNS]
+        columns = [*columns_of("setting, trials []"), *self.result.cpu_columns, *SETTING_COLUMNS]
         notes = [self.recommendation, *(line.strip() for line in self.result.verdicts())]
         return [Table.of(*columns, rows=rows, notes=notes)]
 
@@ -122,10 +125,10 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     first = found[0]
     if best is first or best.gross is None:
         return Choice(best_ones, best.candidate.label, *_beside_next(best, usable))
-    slower = best.seconds.value / first.seconds.value - 1
-    pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
-    words = _distinguished(best.gross, best.candidate.label, first.candidate.label)
-    return Choice(best_ones, best.candidate.label, f"{words}; {best.candidate.label} is {pace}", best.gross.decided)
+    words, time = _distinguished(best.gross, best.candidate.label, first.candidate.label), best.time
+    if time is not None and time.answer not in (Verdict.SAME, Verdict.UNDECIDED):
+        words += f"; {best.candidate.label} takes {change(time.cell, 'time')}"
+    return Choice(best_ones, best.candidate.label, words, best.gross.decided)
 
 
 def _beside_next(best: Figures, usable: Sequence[Figures]) -> tuple[str, bool]:

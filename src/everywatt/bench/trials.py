@@ -53,6 +53,11 @@ def candidates(
     """
     params = params or {}
     unused = [name for name in params if not any("{" + name + "}" in command for command in commands)]
+    if unused and "=" in unused[0]:
+        words = unused[0].replace("=", " ", 1)
+        raise UsageError(
+            f"'{unused[0]}' is not a parameter: its values are a word of their own.", cure=f"--param {words}"
+        )
     if unused:
         raise UsageError(f"No command uses the parameter '{unused[0]}'.", cure=f"'… {{{unused[0]}}} …' in a command")
     if len(names) > len(commands):
@@ -66,7 +71,7 @@ def candidates(
             text = command
             for key, value in chosen.items():
                 text = text.replace("{" + key + "}", value)
-            label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
+            label = " ".join([*([name] if name else []), *(f"{key}={value}" for key, value in chosen.items())])
             found.append(Candidate(len(found), label, text, words_of(text, shell=shell), chosen))
     return tuple(found)
 
@@ -92,6 +97,15 @@ def letter(place: int) -> str:
         place, rest = divmod(place - 1, 26)
         name = chr(65 + rest) + name
     return name
+
+
+def parse_params(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """The values of each parameter in pairs of a name and `1,2,4` or `1..9:2`."""
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"The parameter '{twice}' is given twice.", cure=f"--param {twice} VALUE,VALUE")
+    return {name: parse_values(text) for name, text in pairs}
 
 
 def parse_values(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everywatt.cli.common.metering import meter_of, recording_of, start
-from everywatt.cli.common.options import SPELL, Verb, output_options, settings_options
+from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.run import finish, note_disturbances, progress
 from everywatt.core.config import Settings
@@ -34,9 +34,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @click.command(cls=Verb)
 @click.argument("pids", nargs=-1, required=True, type=PID, metavar="PID...")
-@click.option(
-    "--for", "for_s", type=SPELL, default=None, help="Stop after this long; by default, when all processes have ended."
-)
+@click.option("--for", "for_s", type=DURATION, help="Stop after this long; by default, when all processes have ended.")
 @settings_options
 @output_options
 def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, output: Output) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
 import click
 
+from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
 from everywatt.cli.common.options import DURATION, RUN, Verb, output_options
 from everywatt.cli.common.output import Output
@@ -22,8 +24,9 @@ from everywatt.core.format import (
     format_watts,
 )
 from everywatt.core.jsonio import declared
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.tables import Cell, Table, columns_of
 from everywatt.doctor.calibration import Found, compare_with_meter
+from everywatt.doctor.gpu_load import find_load
 from everywatt.energy.sources import sources
 from everywatt.recorder.client import Recording
 from everywatt.sensors.base import Request
@@ -163,11 +166,6 @@ def _check_meter(recording: Recording, against: str) -> None:
 
 def _record(duration_s: float, against: str, output: Output) -> Run:
     """A run with a load on every card, switched on and off."""
-    from contextlib import ExitStack
-
-    from everywatt.api.meter import Meter
-    from everywatt.doctor.gpu_load import find_load
-
     if not 10 <= duration_s <= 86_400:
         raise UsageError("A calibration takes between 10 s and one day.", cure="--for 10m")
     cards = [int(str(entry["index"])) for entry in _devices_here().values() if "index" in entry]
@@ -215,6 +213,6 @@ def _list(output: Output) -> None:
             [one.uuid, one.name, 1 / one.gain, format_quantity(-one.bias_w / one.gain, "W", signed=True), made, state]
         )
     output.json("calibrations", {"path": str(path_of()), "calibrations": [asdict(one) for one in stored.values()]})
-    output.table(Table.of("UUID", "NAME", Column("GAIN", ""), Column("OFFSET", "W"), "DATE", "STATE", rows=rows))
+    output.table(Table.of(*columns_of("UUID, NAME, GAIN [], OFFSET [W], DATE, STATE"), rows=rows))
     if not rows:
         output.say("No calibrations are stored.")

@@ -16,7 +16,7 @@ from everywatt.bench.comparing import Comparing, Plan, Result, compare_runs
 from everywatt.bench.figures import MOST_OF_ONE, Rule, failing, parse_rule, undecided, unjudged
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.sweep import Sweep
-from everywatt.bench.trials import Candidate, candidates, parse_values
+from everywatt.bench.trials import Candidate, candidates, parse_params
 from everywatt.cli.common.metering import meter_of, recorded, terminable
 from everywatt.cli.common.options import (
     DURATION,
@@ -49,6 +49,13 @@ def _share(text: str) -> float:
     return share
 
 
+param_option = click.option(
+    "--param",
+    nargs=2,
+    multiple=True,
+    metavar="NAME VALUES",
+    help="Values of {NAME} in a command: 1,2,4 or 1..9:2; may be repeated.",
+)
 target_option = click.option(
     "--target",
     type=Parsed("percent", _share),
@@ -67,9 +74,7 @@ target_option = click.option(
 @click.option("--warmup", type=click.IntRange(0), default=1, help="Warm-up trials of each, not counted.  [default: 1]")
 @idle_option
 @cooldown_option
-@click.option(
-    "--param", nargs=2, multiple=True, metavar="NAME VALUES", help="Values of {NAME} in the commands: 1,2,4 or 1..9:2."
-)
+@param_option
 @click.option("--name", "names", multiple=True, metavar="TEXT", help="Names of the commands, in order.")
 @click.option("--shell", is_flag=True, help="Run the commands through a shell.")
 @click.option("--setup", metavar="CMD", help="Shell command to run before all trials.")
@@ -119,8 +124,7 @@ def command(
         return _models(runs, level, force, out, output)
     if runs:
         return _finished(runs, plan.target, force, out, output)
-    values = {name: parse_values(text) for name, text in param}
-    chosen = candidates(commands, params=values, names=names, shell=shell)
+    chosen = candidates(commands, params=parse_params(param), names=names, shell=shell)
     _check_programs(chosen, certain=not (shell or plan.setup or plan.prepare))
     most = MOST_OF_ONE if len(chosen) == 1 and plan.trials is None else None
     check_ending(out)

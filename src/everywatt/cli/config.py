@@ -127,7 +127,6 @@ class PluginList:
         return {"groups": self.groups, "plugins": [asdict(plugin) for plugin in self.plugins]}
 
     def tables(self) -> list[Table]:
-        """One row for each plug-in."""
         rows = [[p.group, p.name, p.target, _source(p), p.error or "yes"] for p in self.plugins]
         return [Table.of("GROUP", "NAME", "TARGET", "FROM", "LOADS", rows=rows)] if rows else []
 

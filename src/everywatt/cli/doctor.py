@@ -20,14 +20,14 @@ from everywatt.cli.common.options import (
     sensors_option,
     settings_here,
 )
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import Output, check_folder, write_text
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.domains import WHOLE
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.format import format_count
 from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
-from everywatt.core.tables import Column, Table
+from everywatt.core.tables import Table, columns_of
 from everywatt.doctor.coverage import SensorList, probe_all, report_row, shown
 from everywatt.doctor.diagnose import Diagnosis, Verdict, check_up
 from everywatt.doctor.permissions import by_hand, counters, fix
@@ -171,8 +171,9 @@ def _share(path: Path, time_s: float, output: Output) -> int:
 
     if path.exists():
         raise UsageError(f"{path} already exists.", cure="another file name")
+    check_folder(path)
     document = share(time_s)
-    path.write_text(dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_text(path, dumps(document, indent=1) + "\n")
     devices = {
         channel["device"] for group in document["groups"] for channel in group["channels"] if channel.get("domain")
     }
@@ -207,8 +208,7 @@ def _characterise(
         )
     output.json("characterisation", {"sensors": found})
     rows = [[one.sensor, one.period_s, one.window_s, one.observed, one.quantum, "; ".join(one.notes)] for one in found]
-    times = (Column("PERIOD", "s"), Column("AVERAGES OVER", "s"))
-    columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
+    columns = columns_of("SENSOR, PERIOD [s], AVERAGES OVER [s], OBSERVED [%], STEP [], NOTES")
     output.table(Table.of(*columns, rows=rows))
     return 0 if found else NoSensor.exit_code
 

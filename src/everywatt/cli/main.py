@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        return _stdout_failed(error)
+        return _failed(error)
     finally:
         # The process ends: looking through all that was imported once more takes 20 ms. DuckDB would miss it and
         # report its own objects as leaked, line by line.
@@ -119,8 +119,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _stdout_failed(error: OSError) -> int:
-    """The exit code if stdout was closed by its reader (head, less), or its disk is full. Other errors propagate."""
+def _failed(error: OSError) -> int:
+    """The exit code if stdout was closed by its reader (head, less), its disk is full, or a named file is out of reach.
+
+    Other errors propagate.
+    """
+    if error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG) and error.filename is not None:
+        print(f"Error: {error.filename} cannot be used: {error.strerror}.", file=sys.stderr)
+        return 2
     if error.errno not in (errno.EPIPE, errno.ENOSPC) or error.filename is not None:
         raise error
     # Python would complain once more when it flushes stdout at its end.

@@ -23,7 +23,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration, format_percent
 from everywatt.core.jsonio import as_data, declared
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.tables import Cell, Column, Table, columns_of
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.capture import Capture
@@ -114,7 +114,11 @@ def stats_command(
         sample = next(rows.read(Oddities(), start, end), None)
         if sample is None:
             raise MeasurementRefused("No rows were recorded in that period.")
-        chosen, change_ns = plugs_of(map_file, node, rows.meter, (start, end), sample)
+        if map_file is None:
+            raise UsageError("Selecting a node requires a map of plugs.", cure="--map map.toml")
+        table, since_ns = load_map(map_file), int(sample.utc_ns[0]) if start is None else start
+        chosen = table.plugs_of(node, rows.meter, since_ns, since_ns + 1 if end is None else end, sample)
+        change_ns = table.changes_ns(node, rows.meter or "", since_ns) if end is None else None
     blocks = unchanged(rows.read(odd, start, end, chosen), change_ns, f"'{node}'")
     first = next(blocks, None)
     if first is None:
@@ -172,9 +176,8 @@ def _show(found: MeterStats, odd: Oddities, output: Output) -> None:
         ]
         for plug in figures
     ]
-    powers = (Column(name, "W") for name in ("MEDIAN", "MAX", "MIN", "MEAN"))
-    energies = (Column("ENERGY", "J"), Column("WATT-HOURS", "Wh"), Column("COVERAGE", "%"))
-    output.table(Table.of("PLUG", Column("COUNT", ""), *powers, *energies, rows=rows))
+    columns = "PLUG, COUNT [], MEDIAN [W], MAX [W], MIN [W], MEAN [W], ENERGY [J], WATT-HOURS [Wh], COVERAGE [%]"
+    output.table(Table.of(*columns_of(columns), rows=rows))
     seconds = (found.end_ns - found.start_ns) / NS
     output.say(
         f"{found.rows} rows from {_stamp(found.start_ns)} to {_stamp(found.end_ns)} UTC ({format_duration(seconds)}); "
@@ -334,8 +337,6 @@ def compare_command(
     offset is estimated from the signals, printed and removed; if the signals are flat, it is refused and nothing is
     shifted.
     """
-    if not every > 0:
-        raise UsageError("--cell must be above zero.", cure="--every 10s")
     if from_file is not None:
         _show_nodes(from_saved(from_file), output, plot)
         return
@@ -369,34 +370,9 @@ def _beside(run: Run, node: str, rows: Rows, map_file: Path | None) -> Iterator[
     if sample is None:
         raise MeasurementRefused(f"{node}: the meter has no rows during {run.name}.")
     if map_file is not None:
-        table = load_map(map_file)
-        plugs, _ = plugs_of(map_file, node, rows.meter, (begun_ns, ended_ns), sample)
-        # Before and after the run other plugs may feed the node: their rows are not its own.
-        turns = [
-            at for feed in table.feeds if feed.node == node for at in (feed.from_ns, feed.until_ns) if at is not None
-        ]
-        period = (
-            max([period[0], *(at for at in turns if at <= begun_ns)]),
-            min([period[1], *(at for at in turns if at >= ended_ns)]),
-        )
+        table, inner = load_map(map_file), (begun_ns, ended_ns)
+        plugs, period = table.plugs_of(node, rows.meter, *inner, sample), table.own_time(node, inner, period)
     return rows.read(Oddities(), *period, plugs)
-
-
-def plugs_of(
-    map_file: Path | None, node: str, meter: str | None, period: tuple[int | None, int | None], sample: Block
-) -> tuple[list[int], int | None]:
-    """The plugs that feed a node at the time of a recording, and when that changes where no end was given.
-
-    sample  the first rows of the recording, with all plugs
-    """
-    if map_file is None:
-        raise UsageError("Selecting a node requires a map of plugs.", cure="--map map.toml")
-    table, first_ns = load_map(map_file), int(sample.utc_ns[0])
-    start_ns, end_ns = period
-    since_ns = first_ns if start_ns is None else start_ns
-    feeds = table.feeds_of(node, meter or "", since_ns, since_ns + 1 if end_ns is None else end_ns)
-    check_against(feeds, sample)
-    return [feed.plug for feed in feeds], table.changes_ns(node, meter or "", since_ns) if end_ns is None else None
 
 
 def _host(run: Run) -> str:
@@ -422,12 +398,12 @@ def _show_nodes(nodes: list[Node], output: Output, plot: Path | None) -> None:
         for node in nodes
     ]
     output.json("meter-compare", {"nodes": data, "cells": saved(nodes)})
-    powers = (Column(name, "W") for name in ("CPU", "GPU", "WALL"))
     unfitted = "not fitted: too few cells, or the chips' power hardly varied"
     rows: list[list[Cell]] = [
         [node.name, len(node.start_s), *node.means_w().values(), node.gap_pct / 100, str(node.overhead or unfitted)]
         for node in nodes
     ]
-    output.table(Table.of("NODE", Column("CELLS", ""), *powers, Column("GAP", "%"), "OVERHEAD", rows=rows))
+    columns = columns_of("NODE, CELLS [], CPU [W], GPU [W], WALL [W], GAP [%], OVERHEAD")
+    output.table(Table.of(*columns, rows=rows))
     for node in nodes:
         output.say(f"{node.name}: clock of the chips minus clock of the meter: {node.clock}")

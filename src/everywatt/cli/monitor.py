@@ -21,8 +21,10 @@ from everywatt.cli.common.options import DURATION, PATH, Verb, as_value, output_
 from everywatt.cli.common.output import STDOUT, Output, style_of
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
+from everywatt.core.files import usable
 from everywatt.core.format import format_duration
 from everywatt.core.plugins import check_installed
+from everywatt.recorder.request import RecordRequest
 
 if TYPE_CHECKING:
     from everywatt.report.live.snapshot import LiveSource, Snapshot
@@ -59,8 +61,6 @@ class Plan:
             raise UsageError(
                 "The shortest interval between updates is 0.1 s.", cure="--interval 0.1s, and --period for sensors"
             )
-        if self.for_s is not None and self.for_s <= 0:
-            raise UsageError("--for must be above zero.")
         if self.record and self.source is not None:
             raise UsageError("--record records this machine, so it takes no SOURCE.")
         if self.record and self.once:
@@ -140,18 +140,10 @@ def _source(plan: Plan, settings: Settings, folder: Path | None, face: str) -> L
     if plan.source is None:
         from everywatt.report.live.local import LocalSource
 
-        return LocalSource(
-            plan.interval_s,
-            _period_s(settings, plan, keep=folder is not None),
-            by=by,
-            gpus=plan.gpus,
-            sensors=settings.sensors,
-            estimate=settings.estimate,
-            once=plan.once,
-            keep=folder,
-            meta={"tags": dict(settings.tags), "note": settings.note},
-            options=settings.options,
-        )
+        period_s = _period_s(settings, plan, keep=folder is not None)
+        asked = replace(RecordRequest.of_settings(settings), period_s=period_s, devices=plan.gpus)
+        meta = {"tags": dict(settings.tags), "note": settings.note}
+        return LocalSource(plan.interval_s, asked, by=by, once=plan.once, keep=folder, meta=meta)
     from everywatt.report.live.snapshot import open_source
 
     return open_source(
@@ -253,10 +245,8 @@ def _json_file(output: Output) -> TextIO | None:
         return None
     if output.json_to == STDOUT:
         return sys.stdout
-    try:
+    with usable(output.json_to, "written"):
         return Path(output.json_to).open("w", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{output.json_to} cannot be written: {error.strerror}.") from error
 
 
 def _print_once(snapshot: Snapshot, output: Output) -> None:

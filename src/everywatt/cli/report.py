@@ -15,6 +15,8 @@ from everywatt.core.format import format_bytes
 from everywatt.core.plugins import EXPORTERS, load_plugin, registered
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
+from everywatt.report.html.data import report_document
+from everywatt.report.html.page import page
 from everywatt.tape.exporting import KINDS, export
 
 
@@ -38,9 +40,6 @@ def command(
     The default RUN is the last one. Several runs are compared; runs of a different scope get no ratio. --out is the
     file; by default `NAME.html` in the working directory. An existing file is replaced.
     """
-    from everywatt.report.html.data import report_document
-    from everywatt.report.html.page import page
-
     names = runs or ("last",)
     target = out
     with task(output, "report") as tell:

@@ -181,7 +181,7 @@ def _measured(meter: Meter, words: Sequence[str], output: Output) -> int:
 
 
 def _not_started(name: str, error: OSError, output: Output) -> int:
-    output.error(f"{name}: {error.strerror}")
+    output.error(f"{name if name.strip() else repr(name)}: {error.strerror}")
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,16 @@ from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import check_installed
+from everywatt.footprint.carbon import factors_of
 from everywatt.net.listen import DEFAULT, Door
+from everywatt.recorder.request import RecordRequest
+from everywatt.report.live.agent_source import Access, AgentSource, address
+from everywatt.report.live.local import LocalSource
+from everywatt.report.live.snapshot import LiveSource
+from everywatt.report.web.live import INTERVAL_S
+from everywatt.tape.run_store import existing_home
 
 if TYPE_CHECKING:
-    from everywatt.report.live.snapshot import LiveSource
     from everywatt.report.web.slurm import SlurmPages
 
 SHORT_TOKEN = 16
@@ -75,7 +82,7 @@ def command(
     if door.token is not None and len(door.token) < SHORT_TOKEN:
         output.warn(f"a token shorter than {SHORT_TOKEN} characters can be guessed.")
     slurm = _slurm(slurm_store, door.token, (proxies, user_header, admins), settings)
-    site_home = _home(home, settings)
+    site_home = existing_home(home or settings.home).absolute()
     machine = _machine(settings) if agent is None else _agent(agent, agent_token_file)
     sock, access, url = door.open(names)
     with sock:
@@ -86,7 +93,6 @@ def command(
         if open_it and click.launch(url) != 0:
             output.warn(f"no browser could be started; open {url} in one.")
 
-        from everywatt.footprint.carbon import factors_of
         from everywatt.report.web.app import Site, run
         from everywatt.report.web.runs import RunIndex
 
@@ -103,7 +109,6 @@ def _slurm(
         if proxies or header or admins:
             raise UsageError("A proxy and administrators are for Slurm's pages.", cure="--slurm-store DIR")
         return None
-    from everywatt.footprint.carbon import factors_of
     from everywatt.report.web.slurm import Proxy, SlurmPages, trusted_addresses
     from everywatt.slurm.site.store import Store
 
@@ -123,17 +128,8 @@ def _slurm(
     return SlurmPages(Store(folder), factors, factors.lines(), proxy)
 
 
-def _home(home: Path | None, settings: Settings) -> Path:
-    from everywatt.tape.run_store import existing_home
-
-    return existing_home(home or settings.home).absolute()
-
-
 def _agent(url: str, token_file: Path | None) -> Callable[[], LiveSource]:
     """What opens the live view of an agent."""
-    from everywatt.report.live.agent_source import Access, AgentSource, address
-    from everywatt.report.web.live import INTERVAL_S
-
     address(url)
     access = Access.of(token_file, None)
     return lambda: AgentSource(url, INTERVAL_S, access=access)
@@ -141,9 +137,5 @@ def _agent(url: str, token_file: Path | None) -> Callable[[], LiveSource]:
 
 def _machine(settings: Settings) -> Callable[[], LiveSource]:
     """What opens the live view of this machine: settings say by which sensors, and whether estimates will do."""
-    from everywatt.report.live.local import LocalSource
-    from everywatt.report.web.live import INTERVAL_S
-
-    return lambda: LocalSource(
-        INTERVAL_S, INTERVAL_S, by="process", sensors=settings.sensors, estimate=settings.estimate
-    )
+    asked = replace(RecordRequest.of_settings(settings), period_s=INTERVAL_S)
+    return lambda: LocalSource(INTERVAL_S, asked, by="process")

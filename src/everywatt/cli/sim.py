@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from everywatt.cli.common import child
 from everywatt.cli.common.group import WithMembers
-from everywatt.cli.common.options import PATH
+from everywatt.cli.common.options import PATH, Verb
+from everywatt.cli.main import COMMANDS
 from everywatt.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from everywatt.sim.machine import Lab
+from everywatt.core.foreign import read_json
+from everywatt.core.format import format_duration
+from everywatt.core.jsonio import document, dumps
+from everywatt.sim import truth as truths
+from everywatt.sim.machine import Lab, SimMachine
 
 MEMBERS = {"truth": "everywatt.cli.sim:truth"}
 
@@ -71,10 +72,6 @@ def sim(
 
     Query a truth file for any window:  everywatt sim truth FILE --between 1s 3.5s
     """
-    from everywatt.core.foreign import read_json
-    from everywatt.sim import truth as truths
-    from everywatt.sim.machine import SimMachine
-
     if not command:
         raise UsageError("No command was given.", cure="everywatt sim --gpu constant:100W -- CMD")
     if like is None:
@@ -93,8 +90,6 @@ def sim(
 
 def _run(lab: Lab, words: Sequence[str]) -> tuple[int, int, int]:
     """When the command started and ended on CLOCK_MONOTONIC, and its exit code."""
-    from everywatt.cli.main import COMMANDS
-
     os.environ.update(lab.environment())  # not only for the command: it is looked for in the machine's folders, too
     child.load()
     child.adopt_orphans()  # so that their CPU time still counts
@@ -118,7 +113,7 @@ def _run(lab: Lab, words: Sequence[str]) -> tuple[int, int, int]:
 command = sim
 
 
-@click.command("truth", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("truth", cls=Verb)
 @click.argument("file", type=PATH)
 @click.option("--between", nargs=2, metavar="A B", help="The window; by default the whole lifetime of the command.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -128,11 +123,7 @@ def truth(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:
     A and B are times after the command's start (1.5, 250ms), `end`, CLOCK_MONOTONIC seconds (mono:8123.5), or ISO
     times.
     """
-    from everywatt.core.format import format_duration
-    from everywatt.core.jsonio import document, dumps
-    from everywatt.sim.truth import load
-
-    found = load(file)
+    found = truths.load(file)
     a, b = between or ("0", "end")
     window = found.window(found.instant_ns(a), found.instant_ns(b))
     if as_json:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everywatt.cli.common.metering import meter_of, on_signals, record_idle, say_run, start, stop
-from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.common.options import DURATION, WAIT, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
@@ -69,7 +69,7 @@ MOST_NOTES = 12
 @click.option(
     "--max-temperature", type=float, default=None, metavar="CELSIUS", help="Stop if any temperature exceeds this."
 )
-@click.option("--idle", "idle_s", type=DURATION, default=0.0, help="Record idle power for this long first.")
+@click.option("--idle", "idle_s", type=WAIT, default=0.0, help="Record idle power for this long first.")
 @click.option("--no-record", "record", flag_value=False, default=True, help="Generate the load without recording it.")
 @click.option("--plan", is_flag=True, help="Print the steps and exit.")
 @settings_options

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,7 +13,7 @@ from everywatt.bench.comparing import Plan
 from everywatt.bench.limits import PowerLimits
 from everywatt.bench.sweep import Sweep, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
-from everywatt.bench.trials import Candidate, candidates, parse_values
+from everywatt.bench.trials import candidates, parse_params
 from everywatt.cli.common.metering import terminable
 from everywatt.cli.common.options import (
     RUN,
@@ -27,7 +27,7 @@ from everywatt.cli.common.options import (
 )
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, write_result
-from everywatt.cli.compare import compare, refusal, say_trials, show, trials_html
+from everywatt.cli.compare import compare, param_option, refusal, say_trials, show, trials_html
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 
@@ -36,7 +36,7 @@ from everywatt.core.errors import UsageError
 @click.argument("words", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 @click.option("--power-limit", metavar="RANGE", help="Power limits of the GPUs: 150W..300W:25W, or 150W,200W.")
 @click.option("--gpu", "gpus", type=click.IntRange(0), multiple=True, help="Restrict to this GPU.  [default: all]")
-@click.option("--param", nargs=2, metavar="NAME VALUES", help="Values of {NAME} in the command: 1,2,4 or 1..9:2.")
+@param_option
 @click.option("--trials", type=click.IntRange(1), default=3, help="Trials at each setting.  [default: 3]")
 @click.option(
     "--warmup", type=click.IntRange(0), default=1, help="Warm-up trials at each setting, not counted.  [default: 1]"
@@ -54,7 +54,7 @@ def command(
     words: tuple[str, ...],
     power_limit: str | None,
     gpus: tuple[int, ...],
-    param: tuple[str, str] | None,
+    param: Sequence[tuple[str, str]],
     plan: Plan,
     resume: str | None,
     out: Path | None,
@@ -66,7 +66,7 @@ def command(
     The power limits are restored when the command ends, for whatever reason. -o writes .json, .csv, .md or .html.
     Ctrl-C keeps partial results; --resume RUN continues, and command and options do not have to be repeated.
     """
-    if (power_limit is None) == (param is None):
+    if (power_limit is None) == (not param):
         raise UsageError("A sweep varies either --power-limit or --param.")
     check_ending(out)
     watts = None if power_limit is None else parse_watts(power_limit)
@@ -77,16 +77,19 @@ def command(
             chosen = limits_of(words, _within(watts, limits))
             stack.enter_context(limits)
             result = compare(
-                chosen, plan, settings, resume, output, name="sweep", apply=lambda one: _apply(limits, one)
+                chosen,
+                plan,
+                settings,
+                resume,
+                output,
+                name="sweep",
+                apply=lambda one: limits.set_w(float(one.params["power_limit"])),
             )
         else:
-            assert param is not None
-            name, text = param
-            found = candidates([shlex.join(words)], params={name: parse_values(text)})
-            chosen = tuple(replace(one, label=f"{name}={one.params[name]}") for one in found)
+            chosen = candidates([shlex.join(words)], params=parse_params(param), names=[""])
             result = compare(chosen, plan, settings, resume, output, name="sweep")
     sweep = Sweep(result, choose(result.found, ignore_failure=plan.ignore_failure))
-    show(sweep, [sweep.recommendation], output)
+    show(sweep, sweep.lines, output)
     say_trials(result, output)
     write_result(output, out, "sweep", sweep, lambda: trials_html(result, sweep, settings))
     if result.ended == "interrupted":
@@ -102,7 +105,3 @@ def _within(watts: list[float], limits: PowerLimits) -> list[float]:
     if outside:
         raise UsageError(f"{outside[0]:g} W is outside the range that the GPU accepts: {low:g} to {high:g} W.")
     return watts
-
-
-def _apply(limits: PowerLimits, candidate: Candidate) -> None:
-    limits.set_w(float(candidate.params["power_limit"]))

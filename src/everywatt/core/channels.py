@@ -136,6 +136,11 @@ class GroupInfo:
     uuid: str = ""
 
     @property
+    def layout(self) -> tuple[tuple[str, str, float], ...]:
+        """What the values of a row are: name, unit and scale of each. Rows of different layouts do not go together."""
+        return tuple((channel.name, channel.unit, channel.scale) for channel in self.channels)
+
+    @property
     def lists_gpu_processes(self) -> bool:
         """Whether its rows say who is on which GPU."""
         return self.table and self.device == "gpu"

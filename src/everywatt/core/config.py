@@ -367,7 +367,7 @@ def _layers(
     yield _Layer("environment", variables.__getitem__, cwd, given)
     warnings += _odd_variables(environ)
     project, user = find_project_file(cwd, home), user_file(environ, home)
-    for source, path in (("project", project), ("user", user if user.is_file() else None)):
+    for source, path in (("project", project), ("user", user if _is_file(user) else None)):
         if path is not None and _is_safe(path, environ):
             yield _file_layer(source, path, warnings)
         elif path is not None:
@@ -433,12 +433,17 @@ def find_project_file(cwd: Path, home: Path) -> Path | None:
     """The nearest project file from `cwd` upwards to the git root or the home folder; elsewhere `cwd` alone counts."""
     for folder in _upwards(cwd, home):
         own = folder / "everywatt.toml"
-        if own.is_file():
+        if _is_file(own):
             return own
         shared = folder / "pyproject.toml"
-        if shared.is_file() and _has_table(shared):
+        if _is_file(shared) and _has_table(shared):
             return shared
     return None
+
+
+def _is_file(path: Path) -> bool:
+    """False too where a folder may not be looked into, such as another user's home that su keeps: `is_file` raises."""
+    return os.access(path, os.F_OK) and path.is_file()
 
 
 def _upwards(cwd: Path, home: Path) -> list[Path]:
@@ -446,7 +451,7 @@ def _upwards(cwd: Path, home: Path) -> list[Path]:
     folders: list[Path] = []
     for folder in (cwd, *cwd.parents):
         folders.append(folder)
-        if (folder / ".git").exists() or folder == home:
+        if os.access(folder / ".git", os.F_OK) or folder == home:
             return folders
     return [cwd]
 

@@ -12,7 +12,11 @@ from typing import Any, overload
 from everywatt.core.budget import Budget, quotient_interval
 from everywatt.core.errors import MeasurementRefused, ScopeError
 from everywatt.core.format import format_energy, format_percent, format_ratio
+from everywatt.core.jsonio import ToDict
 from everywatt.core.lazy_dataclass import dataclass
+
+# The middle of a note `7 other programs recorded …`, of which a printed figure has the beginning.
+SHARED = " recorded the same devices meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ class Energy:
                 self.scope or "?",
                 self.pedigree or "?",
                 f"coverage {format_percent(self.coverage)}",
+                *(f"shared with {note.partition(SHARED)[0]}" for note in self.notes if SHARED in note),
             ]
         )
 
@@ -180,17 +185,12 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(ToDict):
     """A quotient of two energies with its 95 % interval; `high` is infinite where the divisor may be zero."""
 
     value: float
     low: float
     high: float
-
-    def to_dict(self) -> dict[str, float | None]:
-        """Plain data for JSON; an end that is not finite is None."""
-        ends = {"low": self.low, "high": self.high}
-        return {"value": self.value, **{name: end if math.isfinite(end) else None for name, end in ends.items()}}
 
     def __str__(self) -> str:
         return format_ratio(self.value, self.low, self.high)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
+from everywatt.core.errors import UsageError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +24,15 @@ def can_make(folder: Path) -> bool:
     """True where the folder can be written, or made below one that can."""
     found = existing(folder)
     return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
+
+
+@contextmanager
+def usable(path: Path | str, use: str) -> Iterator[None]:
+    """UsageError with the name of a file where it cannot be used in this block; `use` is `read` or `written`."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be {use}: {error.strerror}.") from error
 
 
 @contextmanager

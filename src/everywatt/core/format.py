@@ -3,7 +3,7 @@
 | quantity                | example                                 |
 |-------------------------|-----------------------------------------|
 | energy, power, …        | `412.3 J ± 6.1`, `12.41 kJ −0.20/+0.91` |
-| beyond ± 50 %           | `≈ 43 J (9 … 128 J)`, `≈ 31 kJ (0 … 71 GJ)` |
+| beyond ± 50 %, or to 0  | `≈ 43 J (9 … 128 J)`, `≈ 31 kJ (0 … 71 GJ)` |
 | without an interval     | `35.00 W` (four significant digits)     |
 | rate                    | `21.30 J/item`, `3.400 items/s`         |
 | percent                 | `99.7 %`, `18.0 % ± 3.1`                |
@@ -260,7 +260,7 @@ def _printed(value: float, below: float, above: float, unit: str, signed: bool =
     half = (below + above) / 2 if finite else max((side for side in (below, above) if side < math.inf), default=0.0)
     place = _rounded_up(half)[1] if half else _last_place(value, SIGNIFICANT)
     ends = f"{_outer(value - below, place, -1, signed)} … {_outer(value + above, place, 1, signed)} {unit}".rstrip()
-    if not finite or half > WIDE * abs(value):
+    if not finite or half > WIDE * abs(value) or 0 < value <= below:  # −4500 beside 4400 J would be below zero
         return Printed(f"≈ {_number(value, place, signed)}", unit, f"({ends})", ends)
     if abs(below - above) <= LOPSIDED * max(below, above):
         both, place = _rounded_up(max(below, above))

@@ -29,15 +29,16 @@ def dumps(data: Any, *, indent: int | None = None) -> str:
 def declared(value: Any, names: str) -> dict[str, Any]:
     """What `names` lists of a value: `name` is its attribute, `name=attribute.of.it` one under another name.
 
-    Parts of a path may be keys of a mapping. What None or a mapping does not have is None.
+    Parts of a path may be keys of a mapping. What None or a mapping does not have is None. `name?` is left out if None.
     """
     found = {}
     for word in names.split():
-        name, _, path = word.partition("=")
+        name, _, path = word.rstrip("?").partition("=")
         at = value
         for part in (path or name).split("."):
             at = at.get(part) if isinstance(at, Mapping) else None if at is None else getattr(at, part)
-        found[name] = at
+        if at is not None or not word.endswith("?"):
+            found[name] = at
     return found
 
 

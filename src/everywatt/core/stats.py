@@ -1,7 +1,7 @@
 """Quantiles, intervals and tests: one implementation of each.
 
 Pure Python where a figure is one number (checked against scipy in the tests), so that results do not depend on what is
-installed; numpy, imported on use, where thousands of resamples are drawn.
+installed; numpy, imported on use, for arrays and where thousands of resamples are drawn.
 
 - Student and normal quantiles; half-width of a mean
 - shares: Wilson's interval, Agresti and Min's difference of paired shares, McNemar's exact test
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,7 @@ TO_95 = 1.96 / 1.645  # of a normal law: a half-width of 90 %, as models state i
 RESAMPLES = 2000
 SEED = 20261115
 FEWEST_GROUPS = 5  # fewer groups do not show how groups differ
+_FEW, _SHORT = 8, 64
 _EPSILON = 4e-15  # some continued fractions never settle to the last digit
 _TINY = 1e-300
 _MANY_FREEDOM = 1e4  # beyond this, an expansion around the normal quantile is more accurate than log-gamma functions
@@ -113,12 +114,36 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return below + (above - below) * (place - index) if above > below else below
 
 
-def median(values: Sequence[float]) -> float:
-    """The value in the middle, or the mean of the two there; nan of nothing."""
-    if not len(values):
+def median(values: Sequence[float] | npt.NDArray[Any]) -> float:
+    """The value in the middle, or the mean of the two there; nan of nothing, or where one is nan.
+
+    >>> median([4.0, 1.0, 2.0, 3.0])
+    2.5
+    """
+    if not isinstance(values, Sequence):
+        flat = values.ravel()
+        if len(flat) > _FEW:
+            return float(row_medians(flat.astype("float64")[None, :])[0])
+        values = flat.tolist()  # so few are sorted faster without numpy
+    if not len(values) or any(value != value for value in values):
         return math.nan
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def row_medians(rows: npt.NDArray[Any]) -> Floats:
+    """Median of each row of an array of at least one column; nan for a row that holds one.
+
+    The first call of `numpy.median` in a process loads `numpy.ma`, which takes longer than all else of one window.
+    """
+    import numpy as np
+
+    count = rows.shape[1]
+    low, high = (count - 1) // 2, count // 2
+    # NaN sorts last, so the last place tells whether there is one. Short rows are sorted faster than parted.
+    parted = np.sort(rows, axis=1) if count <= _SHORT else np.partition(rows, sorted({low, high, count - 1}), axis=1)
+    middle = (parted[:, low] + parted[:, high]) / 2 if low != high else parted[:, low]
+    return np.where(np.isnan(parted[:, -1]), np.nan, middle)
 
 
 def conformal_quantile(values: Sequence[float], share: float) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
@@ -37,6 +38,14 @@ GAP = 2  # between two columns of a table on a terminal
 MOST_HEADING = 3  # cells in the heading of a card
 LEAST_WORDS = 24  # columns of words may be folded to this width
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# For a space at which no line may end. Of the private use area: the libraries that fold lines break at U+00A0, too.
+JOINT = "\ue000"
+_UNIT = r"(?:[GMkmµn]?(?:J|Wh?|s|g|V|A|VA|Hz|FLOP)|[KMGT]i?B|B|min|h|d|%|EUR|USD)(?!\w)"  # of the number before it
+_WHOLE = re.compile(
+    rf"(?<=[\d∞]) (?={_UNIT})|(?<=[±≈]) (?=[\d−])|(?<=[\w%]) (?=± ?\d|−[\d.]+/\+)|(?<=[\d∞]) (?=…)|(?<=…) (?=[−\d∞])"
+    r"|(?<=coverage) (?=\d)|(?<=--idle) (?=\d)|(?<= d) (?=\d\d h)|(?<= h) (?=\d\d min)|(?<= min) (?=\d\d s)"
+    r"|\((?=[^()]*\d)[^()]{1,30}\)|\[default: [^]]{1,24}\]"  # short brackets with a number, defaults in help
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,16 @@ class Column:
     def unbroken(self) -> bool:
         """Whether its cells stay on one line."""
         return self.whole or self.right
+
+
+def columns_of(text: str) -> tuple[Column, ...]:
+    """Columns in one line: `node, hours [], energy [J]`; empty brackets are the unit of plain numbers.
+
+    >>> [column.unit for column in columns_of("node, hours [], energy [J]")]
+    [None, '', 'J']
+    """
+    found = (part.strip().partition(" [") for part in text.split(","))
+    return tuple(Column(name, unit.removesuffix("]") if bracket else None) for name, bracket, unit in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +177,11 @@ class Table:
         indent = max((display_width(name) for name in names), default=0) + 4
         blocks = []
         for row in rows:
-            lines = [" · ".join(cell or MISSING for cell in row[:heads])]
+            named = [
+                f"{one.name} {cell}" if one.right else cell
+                for one, cell in zip(self.columns, row[:heads], strict=False)
+            ]
+            lines = [" · ".join(cell or MISSING for cell in (row[0], *named[1:]))]
             for name, cell in zip(names, row[heads:], strict=True):
                 folded = _folded(cell, max(width - indent, 8) if width is not None else None)
                 labels = [_pad(f"  {name}", indent), *[" " * indent] * (len(folded) - 1)]
@@ -250,8 +273,17 @@ def without_spare(table: Table, width: int) -> Table:
         key=lambda place: (said[place], table.columns[place].spare),
     )
     kept = list(range(len(least)))
-    while order and sum(least[place] + GAP for place in kept) - GAP > width:
-        kept.remove(order.pop(0))
+
+    def needed(places: Sequence[int]) -> int:
+        return sum(least[place] + GAP for place in places) - GAP
+
+    left_out = []
+    while order and needed(kept) > width:
+        left_out.append(order.pop(0))
+        kept.remove(left_out[-1])
+    for place in reversed(left_out):  # a wider column that went last may have made room
+        if needed([*kept, place]) <= width:
+            kept = sorted([*kept, place])
     if len(kept) == len(least):
         return table
     missing = ", ".join(column.name for place, column in enumerate(table.columns) if place not in kept)
@@ -300,12 +332,19 @@ def _pad(text: str, width: int, *, right: bool = False) -> str:
     return space + text if right else text + space
 
 
+def keep_together(text: str, width: int) -> str:
+    """The text with a JOINT for each space within a figure (between its number, unit and interval, in its bracket), as
+    far as that leaves no word wider than `width`."""
+    joined = _WHOLE.sub(lambda found: found[0].replace(" ", JOINT), text)
+    return " ".join(word if display_width(word) <= width else word.replace(JOINT, " ") for word in joined.split(" "))
+
+
 def _folded(text: str, width: int | None) -> list[str]:
-    """The text in lines of at most `width` columns, broken at spaces where there are some."""
+    """The text in lines of at most `width` columns, broken at spaces outside of figures where there are some."""
     if width is None or display_width(text) <= width:
         return [text]
     lines, line = [], ""
-    for word in text.split(" "):
+    for word in keep_together(text, width).split(" "):
         joined = f"{line} {word}" if line else word
         if display_width(joined) <= width:
             line = joined
@@ -318,7 +357,7 @@ def _folded(text: str, width: int | None) -> list[str]:
                 lines.append(line)
                 line = ""
             line += sign
-    return [*lines, line]
+    return [each.replace(JOINT, " ") for each in (*lines, line)]
 
 
 def _plain(cell: Cell) -> str | float | None:

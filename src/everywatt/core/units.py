@@ -8,6 +8,7 @@ import re
 from everywatt.core.errors import UsageError
 
 J_PER_KWH = 3.6e6
+LONGEST_S = 100 * 365.25 * 86400.0  # clocks, and the integers of a tape, count 292 years of nanoseconds
 
 _DURATIONS = {
     "ns": 1e-9,
@@ -61,7 +62,10 @@ def _parse(text: str, table: dict[str, float], bare: str, what: str) -> float:
 
 def parse_duration_s(text: str) -> float:
     """Seconds in `250ms`, `10s`, `1.5h`; a bare number is seconds."""
-    return _parse(text, _DURATIONS, "s", "a duration")
+    seconds = _parse(text, _DURATIONS, "s", "a duration")
+    if abs(seconds) > LONGEST_S:
+        raise UsageError(f"'{text}' is longer than 100 years.", cure="a duration such as 10s")
+    return seconds
 
 
 def parse_power_w(text: str) -> float:

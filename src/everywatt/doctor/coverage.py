@@ -45,7 +45,6 @@ class Part:
     device: str
     domain: str
     pedigree: str
-    sensor: str
     in_total: bool
     note: str = ""
 
@@ -89,7 +88,6 @@ def _part(source: Source, added: Sequence[Source]) -> Part:
         channel.device,
         source.domain.value,
         channel.pedigree.value,
-        source.group.info.sensor,
         source in added,
         note,
     )

@@ -22,14 +22,14 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.stats import median
 from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, ticks_of
 from everywatt.energy.curve import Sampled
-from everywatt.energy.medians import median
 from everywatt.energy.publication_times import Rows, retime_some
 from everywatt.energy.sampling import CLEAR, CounterCurve
-from everywatt.energy.ticks import Flags, Floats, Ints, Reading, Ticks, part_time
+from everywatt.energy.ticks import Reading, Ticks, part_time
 from everywatt.energy.utilisation import BUSY, IDLE, MOVED, Array, Witness, tells, unwitnessed
-from everywatt.tape.columns import Columns
+from everywatt.tape.columns import Columns, Flags, Floats, Ints
 
 # Ticks to either side of an end that give its cell's error; rows further out that are put on the clock, because
 # a tick past the last row goes by the few before it.

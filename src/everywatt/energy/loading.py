@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
+from everywatt.core.stats import median
 from everywatt.energy.building import (
-    GAP_PERIODS,
     NONE,
     Raw,
     comparable,
@@ -21,16 +21,16 @@ from everywatt.energy.building import (
     near_reads,
     placed,
     slopes,
+    stalled,
     ticks_of,
 )
 from everywatt.energy.counter_ends import Around, idle_w, readings_by_ends
-from everywatt.energy.medians import median
+from everywatt.energy.sampling import GAP_PERIODS
 from everywatt.energy.sources import UNEVEN, Source
-from everywatt.energy.stalls import stalled
-from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
+from everywatt.energy.ticks import WHOLE_ROWS, Reading, Ticks
 from everywatt.energy.utilisation import Witness
 from everywatt.tape.accumulate import energy_channels
-from everywatt.tape.columns import Columns, grown_columns, load_columns, ticks_by_frame
+from everywatt.tape.columns import Columns, Flags, Floats, Ints, grown_columns, load_columns, ticks_by_frame
 from everywatt.tape.reader import StoredGroup, Tape
 
 CROSS_CHECK_MIN_S = 2.0
@@ -46,6 +46,8 @@ SMALL_ROWS = 20_000
 # than this are not placed by their neighbours, which would take two seconds.
 BESIDE = 4
 MOST_PLACED = 4096
+# Rows with some of them in place that are kept: those for no read or for all, and for the newest windows.
+KEPT_TICKS = 4
 # A counter's tape of so many rows has a frame every few seconds, which is as fine as cells of power need.
 MANY_ROWS = 2_000_000
 
@@ -281,7 +283,7 @@ class _Rows:
 
     def __init__(self, around: Around) -> None:
         self.around = around
-        self._ticks: Ticks | None = None
+        self._ticks: dict[bytes, Ticks | None] = {}
 
     @cached_property
     def _raw(self) -> Raw:
@@ -295,19 +297,16 @@ class _Rows:
         near = near_reads(self._raw, [row.read_ns for row, _ in edges]) if edges else NONE
         return near if len(near) <= MOST_PLACED else NONE
 
-    @cached_property
-    def _placed(self) -> npt.NDArray[np.bool_]:
-        """Which of them are in place by now."""
-        return np.zeros(len(self._near), dtype=bool)
-
     def ticks(self, asked_ns: tuple[int, ...] | None = None) -> Ticks | None:
-        """The ticks, with those in place that windows between the instants `asked_ns` need (None: all)."""
-        wanted = self._placed | (True if asked_ns is None else _beside(self._near, self._raw, asked_ns))
-        if self._ticks is None or np.count_nonzero(wanted) > np.count_nonzero(self._placed):
-            self._placed = wanted
-            which = self._near[wanted]
-            self._ticks = self._finished(placed(self._raw, which) if len(which) else self._raw)
-        return self._ticks
+        """The ticks, with those in place that windows between the instants `asked_ns` need (None: all), and no others:
+        intervals look further than joules, and must not depend on what was asked before."""
+        which = self._near if asked_ns is None else self._near[_beside(self._near, self._raw, asked_ns)]
+        key = which.tobytes()
+        if key not in self._ticks:
+            if len(self._ticks) == KEPT_TICKS:
+                del self._ticks[next(iter(self._ticks))]
+            self._ticks[key] = self._finished(placed(self._raw, which) if len(which) else self._raw)
+        return self._ticks[key]
 
     def _finished(self, raw: Raw) -> Ticks | None:
         """Ticks of rows whose times are settled."""
@@ -317,7 +316,7 @@ class _Rows:
         return ticks and replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
 
 
-def _beside(near: npt.NDArray[np.intp], raw: Raw, asked_ns: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+def _beside(near: npt.NDArray[np.intp], raw: Raw, asked_ns: tuple[int, ...]) -> Flags:
     """On which of the rows near reads windows between these instants depend."""
     places = np.searchsorted(raw.at, asked_ns)
     return np.asarray((np.abs(near - places[:, None]) <= BESIDE).any(axis=0))

@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.medians import median, row_medians
+from everywatt.core.stats import median, row_medians
+from everywatt.tape.columns import Flags, Floats, Ints
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 Indexes = npt.NDArray[np.intp]
 
 # Seconds and rows that are fitted together at most; the line is used for the middle half of them.
@@ -63,8 +61,7 @@ NEIGHBOURS = 24
 FEWEST_NEIGHBOURS = 4
 # A bracket this much narrower than that of a read shows a publication that was seen to happen.
 NARROW = 0.3
-# Periods over which such publications are counted, ticks among which they are looked for, and how well the period is
-# known.
+# Periods over which such publications are counted, ticks among which they are looked for, error of the period.
 COUNTED = 8
 NEAR = 6
 PERIOD_KNOWN = 0.01
@@ -391,9 +388,11 @@ def _corners(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def straighten(count: Floats, early: Floats, late: Floats, which: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
     """Better times of the ticks `which` of a counter, and half of what is possible; brackets are ascending seconds."""
     times, halves = np.empty(len(which)), np.empty(len(which))
-    for place, tick in enumerate(which):
-        low, high = _placed(count, early, late, int(tick))
-        times[place], halves[place] = (low + high) / 2, (high - low) / 2
+    for place, tick in enumerate(which.tolist()):
+        # Sums from the tick itself are rounded alike, whichever others are asked for.
+        near, own = slice(max(tick - NEIGHBOURS, 0), tick + NEIGHBOURS + 1), min(tick, NEIGHBOURS)
+        low, high = _placed(count[near] - count[tick], early[near] - early[tick], late[near] - early[tick], own)
+        times[place], halves[place] = early[tick] + (low + high) / 2, (high - low) / 2
         if place and tick == which[place - 1] + 1 and count[tick] == count[tick - 1]:
             times[place] = max(times[place], times[place - 1] + ORDER * (late[tick] - early[tick]))
     return times, halves
@@ -457,10 +456,9 @@ def _corridor(count: Floats, early: Floats, late: Floats, tick: int) -> tuple[fl
         left = tick - (tick - left) // 2
     if right - tick < NEIGHBOURS:
         right = tick + (right - tick) // 2
-    own = float(early[tick]), float(late[tick])
-    if right - left + 1 < FEWEST_NEIGHBOURS:
-        return own
-    found = _through(count[left : right + 1], early[left : right + 1], late[left : right + 1], count[tick])
+    own, part = (float(early[tick]), float(late[tick])), slice(left, right + 1)
+    few = right - left + 1 < FEWEST_NEIGHBOURS
+    found = None if few else _through(count[part], early[part], late[part], count[tick])
     if found is None:
         return own
     low, high = max(found[0], own[0]), min(found[1], own[1])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.medians import median, row_medians
+from everywatt.core.stats import median, row_medians
 
 Array = npt.NDArray[np.float64]
 

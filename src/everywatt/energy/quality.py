@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.channels import Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.format import format_percent
-from everywatt.energy.medians import median
+from everywatt.core.stats import median
+from everywatt.energy.sources import sources
+from everywatt.energy.ticks import part_time, sees_a_part
 from everywatt.tape.columns import load_columns, read_times
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -25,7 +28,6 @@ HELD_BACK = 0x0000000000000004 | 0x0000000000000008 | 0x0000000000000020 | 0x000
 
 
 def quality(tapes: Sequence[Tape]) -> dict[str, Any]:
-    """Plain data for JSON and reports."""
     groups: dict[str, Any] = {}
     warnings: list[str] = []
     for tape in tapes:
@@ -36,6 +38,7 @@ def quality(tapes: Sequence[Tape]) -> dict[str, Any]:
             warnings += _rate_warning(group, entry)
             groups[group.info.name] = _longer(groups.get(group.info.name), entry)
         warnings += _throttling(tape)
+        warnings += _unwitnessed(tape)
         warnings += [note.text for note in tape.notes() if note.kind in REPORTED_KINDS]
     return {
         "groups": groups,
@@ -101,6 +104,22 @@ def _throttling(tape: Tape) -> list[str]:
                 warnings.append(
                     f"{channel.device} was throttled (power cap or heat) {format_percent(share)} of the time"
                 )
+    return warnings
+
+
+def _unwitnessed(tape: Tape) -> list[str]:
+    """Cards for which readings alone cannot tell a load in step with the sensor from a steady one."""
+    known = {channel.name for group in tape.groups for channel in group.info.channels}
+    warnings = []
+    for channel in (source.channel for source in sources(tape)):
+        facts, gauge = channel.facts, channel.kind is Kind.GAUGE and channel.pedigree is not Pedigree.MODELLED
+        in_part = sees_a_part(facts) or part_time(channel) or (gauge and facts.window_s is None)
+        if channel.domain is Domain.GPU and in_part and f"{channel.device}.utilisation" not in known:
+            looks = "may look" if facts.window_s is None else "looks"
+            warnings.append(
+                f"{channel.device}: its power sensor {looks} at a part of each period, and no utilisation was "
+                "recorded: a load in step with the sensor would look steady, and the interval does not cover that"
+            )
     return warnings
 
 

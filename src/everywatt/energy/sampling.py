@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.stats import median
 from everywatt.energy.curve import LEVEL, Z95, Cells, Curve, place_steps, split_cells
-from everywatt.energy.medians import median
 from everywatt.energy.unseen_power import (
     SLOW_BEAT_S,
     UNSEEN_LIMIT,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from everywatt.core.budget import Term
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree
+from everywatt.core.clocks import NS
 from everywatt.core.domains import WHOLE as WHOLE
 from everywatt.core.domains import in_total
 from everywatt.core.lazy_dataclass import dataclass
@@ -14,6 +15,10 @@ from everywatt.tape.reader import StoredGroup, Tape
 
 # Slopes are taken between instants whose uncertainties differ by at most so much of the distance between them.
 UNEVEN = 0.2
+BLUNT = 0.03  # a power that is shown live is of a stretch whose length is known to this share of it
+COARSE = 0.1  # the same of a power in a chart or table, where a step may be one period
+SHARPER = 2  # an instant that is known so many times better starts such a stretch again
+PATIENCE_NS = 3 * NS  # how long instants that are known better are waited for
 _FAMILY = {Domain.PACKAGE: "cpu", Domain.CORE: "core", Domain.NODE: "node"}
 
 
@@ -96,6 +101,17 @@ def splittable(candidates: Sequence[Source]) -> list[Source]:
     return [source for source in candidates if source.domain is not Domain.MODULE]
 
 
+def shows_power(length_ns: int, first_half_ns: float, last_half_ns: float, share: float = BLUNT) -> bool:
+    """Whether the length of a stretch between two counts, each published within a half-width, is known well.
+
+    Each may lie anywhere within its widths. Where a recorder reads too seldom they lie at the same end of both, so that
+    half-widths that are alike do no harm to a stretch of some seconds.
+    """
+    patient = length_ns >= PATIENCE_NS
+    unsure_ns = abs(last_half_ns - first_half_ns) if patient else last_half_ns + first_half_ns
+    return unsure_ns <= share * length_ns
+
+
 def scope_of(parts: Sequence[Source]) -> str:
     """`cpu+dram+gpu`: what a total covers."""
     order = ("machine", "module", "cpu", "soc", "dram", "gpu", "gpu-memory", "rail", "psys", "node", "psu", "wall")
@@ -108,7 +124,7 @@ def edge_key(source: Source, at_ns: int) -> str:
 
     They often work in step: cards under one load that publish together are off by the same, which a total adds up.
     """
-    host, channel = source.tape.meta.get("host", {}).get("name", ""), source.channel
+    host, channel = source.tape.host, source.channel
     own = f"{host}:{channel.name}:{at_ns}"
     return f"edge:{host}:{channel.facts.cards}:{at_ns}|{own}" if channel.facts.cards else f"edge:{own}"
 

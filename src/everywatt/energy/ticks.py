@@ -14,14 +14,11 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.stats import median
 from everywatt.energy.curve import LEVEL, AnyOf, Curve, PartTime, Sampled
-from everywatt.energy.medians import publishing_s, spacing_s
 from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve, calm
 from everywatt.energy.utilisation import MOVED, PULSED, Array, Toggling, Witness, toggling
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from everywatt.tape.columns import Flags, Floats, Ints
 
 WHOLE_ROWS = 200_000
 # Counters that publish at least this often.
@@ -105,7 +102,7 @@ class Ticks:
         """How often the sensor publishes: as seen, unless that is far from what is known of it."""
         known = self.channel.facts.period_s
         steps = np.diff(self.at_ns[self.real]) / NS
-        seen = publishing_s(steps) if len(steps) >= FEW_STEPS else None
+        seen = _publishing_s(steps) if len(steps) >= FEW_STEPS else None
         if seen is not None and (known is None or abs(seen - known) < 0.1 * known):
             return seen
         return known or self.expected_s
@@ -117,7 +114,7 @@ class Ticks:
         steps = steps[steps <= GAP_PERIODS * max(self.expected_s, self.period_s)]
         if len(steps) < FEW_STEPS:
             return self.period_s
-        usual = spacing_s(steps)
+        usual = _spacing_s(steps)
         return usual if usual > 1.5 * self.period_s else self.period_s
 
     @cached_property
@@ -420,3 +417,18 @@ def climbs(watts: npt.ArrayLike, steps: npt.ArrayLike | None = None, most: float
         return True
     own = np.diff(y) if steps is None else np.asarray(steps, dtype=np.float64)
     return bool(np.abs(own).max(initial=0.0) < most * np.ptp(y))
+
+
+def _publishing_s(steps: Floats) -> float:
+    """The usual short step: two reads find a publication, also where a long time passes before the next two."""
+    return float(np.mean(steps[steps < 1.5 * median(steps)]))
+
+
+def _spacing_s(steps: Floats) -> float:
+    """The step in the middle of all the time (and not of all steps).
+
+    >>> _spacing_s(np.array([0.1, 0.9, 0.1, 0.9]))
+    0.9
+    """
+    ordered = np.sort(steps)
+    return float(ordered[int(np.searchsorted(np.cumsum(ordered), ordered.sum() / 2))])

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.stats import median, row_medians
 from everywatt.energy.curve import LEVEL, SLOWER, Z95
-from everywatt.energy.medians import median, row_medians
 from everywatt.energy.utilisation import (
     BUSY,
     IDLE,

@@ -20,8 +20,8 @@ from everywatt.energy.loading import cell_joules as cell_joules
 from everywatt.energy.loading import source_ticks as source_ticks
 from everywatt.energy.loading import stretch_joules as stretch_joules
 from everywatt.energy.sources import Source, addable, edge_key, scope_of, systematic_terms
-from everywatt.energy.ticks import Floats, Ints, Reading, Ticks, sees_a_part
-from everywatt.tape.columns import load_columns
+from everywatt.energy.ticks import Reading, Ticks, sees_a_part
+from everywatt.tape.columns import Floats, Ints, load_columns
 from everywatt.tape.reader import Gap
 
 CROSS_CHECK_LIMIT = 0.10
@@ -36,6 +36,7 @@ FEW_WINDOWS = 16
 # More than these, asked for joules alone, are read off straight lines where the tape is long.
 MANY_WINDOWS = 10_000
 MODEL_CHANNELS = ("low", "high", "outside")  # beside a model's watts
+DRIFTED = "; the model has drifted: everywatt model install MODEL --against RUN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,21 @@ def windows_energy(
     candidates: Sequence[Source], windows: Sequence[tuple[int, int]], *, notes: Sequence[str] = ()
 ) -> Energy:
     """Joules of several disjoint windows together; ten thousand of them cost about as much as one."""
-    if len(windows) <= FEW_WINDOWS:
-        figures = [
-            window_energy(candidates, start, end, notes=notes, load_ns=_extent(windows)) for start, end in windows
-        ]
-        return together(figures, windows)
     parts = addable(candidates)
     if not parts:
         return Energy.refuse("no sensor on this tape measures power or energy", notes=notes)
-    return total({source.label: _many(source, windows) for source in parts}, scope=scope_of(parts), notes=notes)
+    scope = scope_of(parts)
+    if len(windows) > FEW_WINDOWS:
+        return total({source.label: _many(source, windows) for source in parts}, scope=scope, notes=notes)
+    figures = []
+    for start_ns, end_ns in windows:
+        if end_ns < start_ns:
+            figures.append(Energy.refuse("the window ends before it starts", scope=scope))
+            continue
+        readings = zip(parts, load_readings(parts, start_ns, end_ns), strict=True)
+        found = {one.label: _window(one, reading, start_ns, end_ns, _extent(windows)) for one, reading in readings}
+        figures.append(total(found, scope=scope, notes=notes))
+    return together(figures, windows)
 
 
 def windows_joules(candidates: Sequence[Source], starts_ns: Ints, ends_ns: Ints) -> Floats:
@@ -99,36 +106,9 @@ def _many(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:
     return _figure(source, reading, first, last, float((ends - starts).sum()) / NS)
 
 
-def _extent(windows: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    return (min(start for start, _ in windows), max(end for _, end in windows)) if windows else None
-
-
-def window_energy(
-    candidates: Sequence[Source],
-    start_ns: int,
-    end_ns: int,
-    *,
-    notes: Sequence[str] = (),
-    load_ns: tuple[int, int] | None = None,
-) -> Energy:
-    """Joules between two instants over all devices that can be added up.
-
-    `load_ns` is the extent of all windows of the same load, for which a model's error is the same.
-    """
-    parts = addable(candidates)
-    if not parts:
-        return Energy.refuse("no sensor on this tape measures power or energy", notes=notes)
-    if end_ns < start_ns:
-        return Energy.refuse("the window ends before it starts", scope=scope_of(parts))
-    readings = load_readings(parts, start_ns, end_ns)
-    return total(
-        {
-            source.label: _window(source, reading, start_ns, end_ns, load_ns)
-            for source, reading in zip(parts, readings, strict=True)
-        },
-        scope=scope_of(parts),
-        notes=notes,
-    )
+def _extent(windows: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The extent of all windows of one load, for which a model's error is the same."""
+    return min(start for start, _ in windows), max(end for _, end in windows)
 
 
 def source_energies(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:
@@ -139,11 +119,6 @@ def source_energies(source: Source, windows: Sequence[tuple[int, int]]) -> Energ
     return together([_window(source, *one, load_ns=_extent(windows)) for one in read], windows)
 
 
-def source_energy(source: Source, start_ns: int, end_ns: int) -> Energy:
-    """Joules of one device between two instants, with its budget, coverage and notes."""
-    return _window(source, load_readings([source], start_ns, end_ns)[0], start_ns, end_ns)
-
-
 def window_figures(source: Source, ticks: Ticks, starts_ns: Ints, ends_ns: Ints) -> list[Energy]:
     """Joules of one device in each of many windows, with their budgets, by ticks that reach from first to last."""
     readings = ticks.readings(starts_ns, ends_ns)
@@ -151,9 +126,7 @@ def window_figures(source: Source, ticks: Ticks, starts_ns: Ints, ends_ns: Ints)
     return [_figure(source, reading, start, end, (end - start) / NS) for reading, start, end in windows]
 
 
-def _window(
-    source: Source, reading: Reading | None, start_ns: int, end_ns: int, load_ns: tuple[int, int] | None = None
-) -> Energy:
+def _window(source: Source, reading: Reading | None, start_ns: int, end_ns: int, load_ns: tuple[int, int]) -> Energy:
     """The figure of one window, checked against other paths to the same joules."""
     figure = _figure(source, reading, start_ns, end_ns, (end_ns - start_ns) / NS, load_ns)
     if figure.joules is None:
@@ -219,7 +192,7 @@ def _budget(
     A model's interval of its rows is used where it is wider than the sensor's gain; what reaches further up is a bound.
     """
     facts, joules = source.channel.facts, reading.joules or 0.0
-    device = f"{source.tape.meta.get('host', {}).get('name', '')}:{source.channel.device}"
+    device = f"{source.tape.host}:{source.channel.device}"
     channel, owner = source.channel, device
     start_ns, end_ns = window_ns
     window, load = (f"{device}:{source.channel.name}:{a}:{b}" for a, b in (window_ns, load_ns or window_ns))
@@ -326,12 +299,24 @@ def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> li
             reading = load_readings([other], start_ns, end_ns)[0]
             other_j = None if reading is None else _comparable_j(reading, joules)
         if other_j is not None and _apart(joules, other_j):
+            name = f"{channel.name}{' (modelled)' if channel.pedigree is Pedigree.MODELLED else ''}"
             notes.append(
-                f"{source.channel.device}: {source.channel.name} reports {format_joules(joules)} and {channel.name} "
+                f"{source.channel.device}: {source.channel.name} reports {format_joules(joules)} and {name} "
                 f"reports {format_joules(other_j)} for the same window: they disagree by "
                 f"{format_percent(abs(joules - other_j) / max(abs(joules), abs(other_j)))}"
+                f"{DRIFTED if _has_drifted(other, start_ns, end_ns) else ''}"
             )
     return notes
+
+
+def _has_drifted(source: Source, start_ns: int, end_ns: int) -> bool:
+    """Whether a model's sensor said so of its newest row in a window."""
+    name = f"{source.group.info.sensor}.drift"
+    if all(channel.name != name for channel in source.group.info.channels):
+        return False
+    rows = load_columns(source.tape, source.group.id, [name], start_ns, end_ns)
+    said = rows.values[name][(rows.published > start_ns) & (rows.published <= end_ns)]
+    return bool(len(said)) and bool(said[-1] == 1)
 
 
 def _apart(one_j: float, other_j: float) -> bool:

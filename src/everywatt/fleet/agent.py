@@ -224,7 +224,6 @@ class Agent:
     # Going on.
 
     def run(self) -> None:
-        """Record until asked to stop."""
         self.notifier.tell("READY=1", f"STATUS=recording {len(self.watcher.lines.all)} counters")
         self.loop.run()
 

@@ -13,7 +13,17 @@ from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device
-from everywatt.energy.sources import UNEVEN, addable, part_name, sources, splittable, systematic_terms
+from everywatt.energy.sources import (
+    PATIENCE_NS,
+    SHARPER,
+    UNEVEN,
+    addable,
+    part_name,
+    shows_power,
+    sources,
+    splittable,
+    systematic_terms,
+)
 from everywatt.ledger.counters import Factors
 from everywatt.ledger.engine import UJ, Level
 from everywatt.ledger.idle import FEW_CELLS, QUIET_S, Watched, find_idle, kind_of
@@ -82,7 +92,6 @@ FACTORS_S = 15.0  # how often the interval of a counter's increments is recomput
 WINDOW_S = 60.0  # intervals hold for windows of a minute or more: what instants are off by is in each of them
 Z95_UNIFORM = 1.96 / math.sqrt(12)  # 95 % half-width of a sum of uniform errors, as a share of their width
 VAGUE_NS = NS // 10  # an instant that is off by up to this is as good as any
-PATIENCE_NS = 3 * NS  # how long a better one is waited for
 
 
 def pedigree_word(channel: Channel) -> str:
@@ -130,6 +139,7 @@ class Line:
     _factors_of: tuple[float, float] = (0.0, -FACTORS_S)  # joules and observed seconds when they were found
     _unseen_power: float = 0.0  # sum of squares (J²) of what power changed by from one interval to the next
     _most_w: float = 0.0
+    _unseen_s: float = 0.0  # time that no reading covers, and that the interval does not have yet
     power_w: float | None = None
     half_ns: float = 0.0  # how far the instant of the newest row may be off
     _vaguest_ns: float = 0.0  # and of those since the interval was found last
@@ -186,7 +196,7 @@ class Line:
         seen_ns = self.observed_ns - self.settled_seen_ns
         if self.at_ns == self.settled_ns or fresh_uj < 0:
             return 0, 0.0
-        self._find_factors(fresh_uj / UJ, seen_ns / NS, self.at_ns - self.settled_ns if self.settled_ns else 0)
+        self._find_factors(fresh_uj / UJ, seen_ns / NS, (self.at_ns - (self.settled_ns or self.first_ns)) / NS)
         self._count(fresh_uj)
         self.settled_ns, self.settled_seen_ns = self.at_ns, self.observed_ns
         self._take_power()
@@ -197,19 +207,19 @@ class Line:
         self.low_uj += int(fresh_uj * self._factors.low)
         self.high_uj += math.ceil(fresh_uj * self._factors.high)
 
-    def _find_factors(self, fresh_j: float, seconds: float, passed_ns: int) -> None:
+    def _find_factors(self, fresh_j: float, seconds: float, passed_s: float) -> None:
         """The interval of what is counted next, from the mean power since it was found last."""
+        self._unseen_s += passed_s - seconds if passed_s - seconds > self.expected_s else 0.0
         if seconds <= 0:
             return
         power_w = fresh_j / seconds
-        if self.channel.kind is Kind.GAUGE:
-            if self.power_w is not None:  # between two readings power may have been anything between them
-                self._unseen_power += ((power_w - self.power_w) * seconds) ** 2
-            # Unobserved power may have been anything from zero to the highest that was measured.
-            unseen_s = passed_ns / NS - seconds
-            self._most_w = max(self._most_w, power_w)
-            if unseen_s > self.expected_s:
-                self.high_uj += math.ceil((self.channel.facts.max_w or self._most_w) * unseen_s * UJ)
+        if self.channel.kind is Kind.GAUGE and self.power_w is not None:
+            # Between two readings power may have been anything between them.
+            self._unseen_power += ((power_w - self.power_w) * seconds) ** 2
+        # Unobserved power may have been anything from zero to the highest that was measured.
+        self._most_w = max(self._most_w, power_w)
+        self.high_uj += math.ceil((self.channel.facts.max_w or self._most_w) * self._unseen_s * UJ)
+        self._unseen_s = 0.0
         joules, observed_s = self.joules, self.observed_ns / NS
         before_j, before_s = self._factors_of
         if observed_s - before_s >= FACTORS_S and joules > before_j:
@@ -248,14 +258,16 @@ class Line:
 
     def _take_power(self) -> None:
         """Mean power since an instant that is known about as well as this one: between others it would be wild."""
+        half_ns = 0.0 if self.channel.kind is Kind.GAUGE else self.half_ns  # it is integrated over its own times
         before = self._anchor
         if before is not None:
-            joules, observed_ns, at_ns, half_ns = before
-            if abs(self.half_ns - half_ns) > UNEVEN * (self.at_ns - at_ns):
-                return
-            if self.observed_ns > observed_ns:
+            joules, observed_ns, at_ns, before_ns = before
+            if not shows_power(self.at_ns - at_ns, before_ns, half_ns):
+                if before_ns <= SHARPER * half_ns:
+                    return
+            elif self.observed_ns > observed_ns:
                 self.power_w = max(self.joules - joules, 0.0) / ((self.observed_ns - observed_ns) / NS)
-        self._anchor = (self.joules, self.observed_ns, self.at_ns, self.half_ns)
+        self._anchor = (self.joules, self.observed_ns, self.at_ns, half_ns)
 
     def stale(self, now_ns: int) -> bool:
         """Whether its sensor has been silent for too long."""

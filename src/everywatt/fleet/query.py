@@ -166,7 +166,6 @@ class Piece:
         )
 
     def question(self) -> tuple[str, list[tuple[str, str]]]:
-        """Path and parameters."""
         if self.step_ms is None:
             # From a millisecond earlier: engines disagree on whether a range has its left end.
             span = f"{self.wanted.promql}[{self.end_ms - self.after_ms + 1}ms]"

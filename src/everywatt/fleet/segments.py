@@ -227,7 +227,7 @@ def table_rows(path: Path, after: int, most: int) -> list[tuple[int, bytes]]:
 
 
 CHUNK = 64
-LEFT_S = 120.0
+LEFT_S = 120.0  # since it was written to last: then a segment has no writer any more, sealed or not
 
 
 class Position(NamedTuple):
@@ -292,7 +292,6 @@ class Queue:
                 return None
 
     def accept(self, batch: Batch) -> None:
-        """A batch is done."""
         self.position = batch.after
 
     def _path(self) -> Path | None:
@@ -316,7 +315,7 @@ class Queue:
 
     def _read(self, path: Path) -> tuple[bool, list[tuple[int, bytes]]]:
         """Whether the segment is whole, and its next tables. No transaction stays open: its writer may seal it."""
-        whole = number_of(path) < self.dead_below or _left(path)
+        whole = number_of(path) < self.dead_below or time.time() - written_s(path) > LEFT_S
         db = self._open(path)
         if self._group is None:
             self._group = samples_group(db)
@@ -393,13 +392,13 @@ class Queue:
         return sum(size_bytes(path) for path in segments(self.folder) if number_of(path) >= self.position.segment)
 
 
-def _left(path: Path) -> bool:
-    """Whether a segment has no writer any more, sealed or not."""
+def written_s(path: Path) -> float:
+    """When a tape was written to last (unix)."""
     newest = 0.0
     for side in ("", "-wal"):
         with contextlib.suppress(OSError):
             newest = max(newest, Path(f"{path}{side}").stat().st_mtime)
-    return time.time() - newest > LEFT_S
+    return newest
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:

@@ -139,7 +139,6 @@ class Http:
         self._server: HttpServer | None = None
 
     def start(self, agent: Agent) -> None:
-        """Serve what an agent reports, from now on."""
         from everywatt.net.guard import Guard
         from everywatt.net.server import HttpServer
 

@@ -140,7 +140,6 @@ def current(watcher: Watcher, segment: int, boot: str) -> State:
 
 
 def bounds(watcher: Watcher) -> list[list[Any]]:
-    """The ends of all intervals."""
     own = [[DEVICE, line.domain, line.device, line.low_uj, line.high_uj] for line in watcher.lines.all]
     return own + watcher.counters.bounds()
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from everywatt.core.errors import TapeError, UsageError
 from everywatt.core.files import replacing
 from everywatt.core.plugins import arrow, library
+from everywatt.fleet.exporting import REPEAT_MS
 from everywatt.fleet.metrics import labels_text
 from everywatt.fleet.query import Series
 from everywatt.tape.exporting import iso
@@ -59,12 +60,27 @@ def join(series: Sequence[Series], *, step_s: float | None = None, rates: bool =
         raise UsageError(f"{count} rows of {len(series)} columns are too many.", cure="--step 10s, or a shorter period")
     grid = first + step_ms * np.arange(count, dtype=np.int64)
     cells = np.full((len(grid), len(series)), np.nan)
+    own = [one.name.startswith("everywatt_") for one in series]
+    sent = np.unique(np.concatenate([at for at, ours in zip(times, own, strict=True) if ours] or [times[0][:0]]))
     for place, (one, at, period_ms) in enumerate(zip(series, times, periods, strict=True)):
         values = np.frombuffer(one.values, np.float64)
+        if own[place]:
+            at, values = _with_unchanged(at, values, min((p for p in periods if p), default=step_ms), sent)
         if rates and is_counter(one.name):
             at, values = rate(at, values)
         cells[:, place] = newest(grid, at, values, max(OLD_PERIODS * (period_ms or step_ms), step_ms))
     return Joined(grid, _columns(series, rates), cells)
+
+
+def _with_unchanged(at_ms: Ints, values: Floats, period_ms: int, sent_ms: Ints) -> tuple[Ints, Floats]:
+    """With the samples that an agent left out since nothing had changed, where something else was sent meanwhile."""
+    gaps = np.diff(at_ms)
+    idle = (gaps > OLD_PERIODS * period_ms) & (gaps <= REPEAT_MS + 2 * period_ms)
+    counts = np.append(np.where(idle, np.round(gaps / period_ms).astype(np.int64), 1), 1)
+    before = np.repeat(np.arange(len(at_ms)), counts)
+    made = at_ms[before] + period_ms * (np.arange(len(before)) - (np.cumsum(counts) - counts)[before])
+    heard = np.searchsorted(sent_ms, made, side="right") > np.searchsorted(sent_ms, made - period_ms, side="right")
+    return made[heard], values[before][heard]
 
 
 def _period_ms(at_ms: Ints) -> int:

@@ -19,9 +19,9 @@ from everywatt.batch.journal import DONE, now
 from everywatt.batch.runner import Event
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
-from everywatt.core.files import replace_text
+from everywatt.core.files import replace_text, usable
 from everywatt.core.jsonio import ToDict, dumps
-from everywatt.core.tables import csv_text
+from everywatt.core.tables import Table
 
 MOST_OUTPUT = 500  # characters of the end of stdout and stderr, as BADC keeps them
 START, SUCCESS, FAILURE = "start", "success", "failure"
@@ -50,11 +50,9 @@ class TelemetryLog:
         self.path = path
         self._gpus = GpuNow()
         self._before: dict[int, GpuState | None] = {}
-        try:
+        with usable(path, "written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
         self._summary = summarise(_events(path), str(path))
         self._summary_due_s = 0.0
 
@@ -151,13 +149,13 @@ class Summary(ToDict):
         job["worker"] = worker
         job["output"] = details.get("output") or job["output"]
 
-    def workers_csv(self) -> str:
+    def workers_table(self) -> Table:
         jobs = Counter(job.get("worker") for job in self.jobs.values())
         rows = [
-            [name, jobs[name], *(counts.get(key, 0) for key in WORKER_COLUMNS[2:])]
+            [name, *map(str, (jobs[name], *(counts.get(key, 0) for key in WORKER_COLUMNS[2:])))]
             for name, counts in self.workers.items()
         ]
-        return csv_text(WORKER_COLUMNS, rows)
+        return Table.of(*WORKER_COLUMNS, rows=rows, right=range(1, len(WORKER_COLUMNS)))
 
 
 def summarise(events: Iterable[Mapping[str, Any]], log: str = "") -> Summary:
@@ -193,7 +191,7 @@ def write_summary(path: Path, found: BatchFigures | None) -> Sequence[Path]:
 def _write(summary: Summary, path: Path) -> tuple[Path, Path]:
     target = path.with_name(f"{path.name}.summary.json")
     table = target.with_name(f"{target.name}.workers.csv")
-    for file, text in ((target, dumps(summary.to_dict(), indent=2) + "\n"), (table, summary.workers_csv())):
+    for file, text in ((target, dumps(summary.to_dict(), indent=2) + "\n"), (table, summary.workers_table().csv())):
         replace_text(file, text)
     return target, table
 

@@ -74,7 +74,7 @@ def ledger(
     elsewhere); without it idle is found on the tapes.
     """
     check_policy(idle_policy)
-    hosts = [str(tape.meta.get("host", {}).get("name", "")) for tape in tapes]
+    hosts = [tape.host for tape in tapes]
     several = len(set(hosts)) > 1
     levels = idle_levels(tapes)
     if baseline is not None:

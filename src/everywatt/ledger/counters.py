@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -89,14 +89,19 @@ class _Open:
     lost: float = 0.0
     reasons: Sequence[str] = ()
 
-    def count(self, whole_uj: int) -> dict[OwnerKey, int]:
-        """What of `whole_uj` goes to whom, by what each is owed."""
+    def count(self, whole_uj: int, present: Collection[OwnerKey]) -> dict[OwnerKey, int]:
+        """What of `whole_uj` goes to whom, by what each is owed; first to owners that may have ended."""
         counted = self.counted_uj
         charges = self.account.close()
         self.reasons = charges.reasons(UNATTRIBUTED)
         due_j = charges.by_owner(IDLE, UNATTRIBUTED)
         owed = {o: missing for o, joules in due_j.items() if (missing := joules * UJ - counted.get(o, 0)) >= 1}
-        amounts = dict(zip(owed, apportion(whole_uj, owed.values()), strict=True)) if owed else {IDLE: whole_uj}
+        weights = {owner: owed.pop(owner) for owner in [*owed] if owner not in present and owner not in SPECIAL}
+        left_uj = whole_uj - math.fsum(weights.values())
+        if left_uj > 0:
+            scale = left_uj / math.fsum(owed.values()) if owed else left_uj
+            weights |= {owner: missing * scale for owner, missing in (owed or {IDLE: 1.0}).items()}
+        amounts = dict(zip(weights, apportion(whole_uj, weights.values()), strict=True)) if weights else {}
         for owner, amount in amounts.items():
             counted[owner] = counted.get(owner, 0) + amount
         return amounts
@@ -105,7 +110,8 @@ class _Open:
         """Find the intervals of owners from everything that was added."""
         account = self.account
         found = account_budgets(account, device, whole, level, unsure, IDLE, UNATTRIBUTED, cpus)
-        self.factors = {owner: Factors.of(budget, joules) for owner, (joules, budget) in found.items()}
+        known = {owner: Factors.of(budget, joules) for owner, (joules, budget) in found.items() if joules > 1 / UJ}
+        self.factors = {UNATTRIBUTED: ANYTHING} | known
         whole_j = max(account.whole_j, 1 / UJ)
         self.lost = found[UNATTRIBUTED][1].sides()[1] / whole_j
         self.most = 1.0 + whole.sides(whole_j)[1] / whole_j
@@ -158,8 +164,10 @@ class Counters:
             )
         there.seconds += seconds
         there.account.add(whole_uj / UJ, seconds, level, uses, holders)
-        amounts = there.count(whole_uj)
+        present = {*uses, *holders}
+        amounts = there.count(whole_uj, present)
         self.charge(device, amounts, now_ns, there.factors, there.others, most=there.most, lost=there.lost)
+        self._seen_ns.update(dict.fromkeys(present & self.uj.keys(), now_ns))
         if there.reasons:
             self.reasons.setdefault(device, {}).update(dict.fromkeys(there.reasons))
 
@@ -209,7 +217,7 @@ class Counters:
                 upper_uj = amount + lost_uj if owner == UNATTRIBUTED and lost_uj else math.ceil(high * amount)
                 ends[0] += int(low * amount)
                 ends[1] += max(min(upper_uj, limit_uj), amount)
-                self._seen_ns[owner] = now_ns
+                self._seen_ns.setdefault(owner, now_ns)
         if reason and amounts.get(UNATTRIBUTED):
             self.reasons.setdefault(device, {})[reason] = None
 
@@ -221,7 +229,6 @@ class Counters:
         return ends[device]
 
     def used(self, uses: Mapping[OwnerKey, float], now_ns: int) -> None:
-        """Add CPU seconds."""
         for owner, seconds in uses.items():
             self.cpu_s[owner] = self.cpu_s.get(owner, 0.0) + seconds
             self._seen_ns[owner] = now_ns

@@ -84,14 +84,6 @@ class Charges(Generic[O]):
             found.insert(0 if unlisted_j > self.unattributed_j else 1, UNLISTED)
         return found
 
-    def microjoules(self, whole_uj: int, idle: O, unattributed: O) -> dict[O, int]:
-        """Whole microjoules of each owner, which add up to `whole_uj`; the same in whatever order owners came."""
-        found = self.by_owner(idle, unattributed)
-        joules = {owner: found[owner] for owner in sorted(found, key=str)}
-        if whole_uj <= 0 or not any(amount > 0 for amount in joules.values()):
-            return {**dict.fromkeys(joules, 0), idle: whole_uj}
-        return dict(zip(joules, apportion(whole_uj, joules.values()), strict=True))
-
 
 @dataclass(slots=True)
 class DeviceAccount(Generic[O]):

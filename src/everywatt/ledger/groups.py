@@ -37,10 +37,9 @@ class Names:
 
     @classmethod
     def of_tape(cls, tape: Tape) -> Names:
-        """What a tape says."""
-        processes, host = tape_use(tape).processes, tape.meta.get("host", {}).get("name")
+        processes = tape_use(tape).processes
         names = processes.cgroups.names if processes is not None else {}
-        return cls(names, host is not None and host == socket.gethostname())
+        return cls(names, tape.host == socket.gethostname())
 
     def user(self, uid: int, name: str | None = None) -> str:
         """The user's name, else the number: a user of another host or of a container's own namespace has no name."""

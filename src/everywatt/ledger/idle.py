@@ -45,6 +45,7 @@ BENT = 0.6
 # A card with an idle process on it may draw twice what it does without.
 HELD_SPREAD = 0.5
 LEAST_SPREAD = 0.5  # of an idle level that is assumed, however little the device was used
+VARYING = "its power varied although it was not in use"
 HOW = ", so idle power is assumed (measure it with --idle 10s)"
 WORDS = {
     "measured": "measured before",
@@ -95,7 +96,6 @@ class Idle:
         return Level(self.watts, self.held_w, self.noise_w, self.spread_w, self.method)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         data: dict[str, Any] = {"watts": self.watts, "spread_w": self.spread_w, "method": self.method}
         if self.held_w:
             data["held_watts"] = self.held_w
@@ -257,7 +257,7 @@ def _by_use(seen: Watched) -> Idle:
         some = any(use <= QUIET_USE for use in good.use)
         return _line(good) or _prior(good, "it was idle for less than 2 s" if some else "it was never idle")
     if _varied(quiet):
-        return _varying(quiet)
+        return _lowest(quiet, VARYING)
     level, use = mean(quiet.watts), mean(quiet.use)
     idle = _without(level, use, _slope(good), seen.kind)
     spread_w = math.hypot(_spread(quiet.watts), BENT * use / QUIET_USE * idle)
@@ -286,10 +286,6 @@ def _inside(cells: Sequence[bool]) -> list[bool]:
 def _varied(quiet: Watched) -> bool:
     """True if the power varied in quiet time by more than that of an idle device: use does not show what works."""
     return percentile(quiet.watts, 90) > VARIED_POWER[quiet.kind] * percentile(quiet.watts, 10)
-
-
-def _varying(quiet: Watched) -> Idle:
-    return _lowest(quiet, "its power varied although it was not in use")
 
 
 def _fit(cells: Watched) -> tuple[float, float]:
@@ -351,7 +347,7 @@ def _gpu(seen: Watched, measured: Idle | None) -> Idle:
     idle = measured
     if idle is None and empty.enough:
         if _varied(empty):
-            return _varying(empty)
+            return _lowest(empty, VARYING)
         idle = _quiet(empty, mean(empty.watts), _spread(empty.watts), "quiet")
     if idle is not None and seen.limit_w is not None and idle.watts > PRIORS["gpu"][2] * seen.limit_w:
         share = format_percent(idle.watts / seen.limit_w)

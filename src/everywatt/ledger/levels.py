@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from everywatt.core.channels import Channel
 from everywatt.core.clocks import NS
@@ -15,11 +14,8 @@ from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger import idle as idling
 from everywatt.ledger.idle import Idle, kind_of
 from everywatt.ledger.use.account import TapeUse, continue_use, stretch_joules, tape_use
+from everywatt.tape.columns import Flags, Floats, Ints
 from everywatt.tape.reader import Tape
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 LOST = ("reset", "jump")  # gaps of a counter in which its joules are not known
 
@@ -30,10 +26,9 @@ def idle_levels(tapes: Sequence[Tape]) -> list[dict[str, Idle]]:
     measured: dict[str, dict[str, Idle]] = {}
     found: list[dict[str, Idle]] = []
     for tape in tapes:
-        host = str(tape.meta.get("host", {}).get("name", ""))
-        found.append(find_levels(tape, measured.get(host, {})))
+        found.append(find_levels(tape, measured.get(tape.host, {})))
         fresh = {label: idle for label, idle in found[-1].items() if idle.method == "measured"}
-        measured[host] = fresh | measured.get(host, {})
+        measured[tape.host] = fresh | measured.get(tape.host, {})
     return found
 
 

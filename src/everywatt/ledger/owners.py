@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.engine import UJ, microjoules
 
@@ -41,16 +42,12 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Owner:
+class Owner(ToDict):
     """`id` is the same for the same owner in every ledger of a run; `label` is for people."""
 
     kind: OwnerKind
     id: str
     label: str = field(compare=False)
-
-    def to_dict(self) -> dict[str, str]:
-        """Plain data for JSON."""
-        return {"kind": self.kind.value, "id": self.id, "label": self.label}
 
 
 IDLE = Owner(OwnerKind.IDLE, "idle", "idle")
@@ -60,7 +57,7 @@ UNATTRIBUTED = Owner(OwnerKind.UNATTRIBUTED, "unattributed", "unattributed")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(ToDict):
     """What one owner owes.
 
     `energy.parts` are devices. `by_part_uj` are whole microjoules by reason. `use` is what was measured of it:
@@ -68,6 +65,8 @@ class Entry:
     zero. `method` says how the split was made, e.g. `cpu time`, `sm time`, `memory`, `overlap`; of unattributed
     joules, why they are.
     """
+
+    JSON = "owner energy microjoules by_part use method details"
 
     owner: Owner
     energy: Energy
@@ -78,29 +77,23 @@ class Entry:
 
     @property
     def microjoules(self) -> int:
-        """The amount, whole."""
         return sum(self.by_part_uj.values())
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "owner": self.owner.to_dict(),
-            "energy": self.energy.to_dict(),
-            "microjoules": self.microjoules,
-            "by_part": {part.value: amount / 1e6 for part, amount in self.by_part_uj.items()},
-            "use": dict(self.use),
-            "method": self.method,
-            "details": dict(self.details),
-        }
+    @property
+    def by_part(self) -> dict[str, float]:
+        """Joules by reason."""
+        return {part.value: amount / UJ for part, amount in self.by_part_uj.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
+class Checks(ToDict):
     """The conservation law, checked whenever a ledger is made.
 
     `missing_uj` is total minus owners, which must be 0. `paths_j` is the sum over intervals minus the window's own
     integral, two independent paths; it must stay within `tolerance_j`.
     """
+
+    JSON = "hold missing_uj paths_j tolerance_j"
 
     missing_uj: int
     paths_j: float
@@ -110,10 +103,6 @@ class Checks:
     def hold(self) -> bool:
         """Whether everything adds up."""
         return self.missing_uj == 0 and abs(self.paths_j) <= self.tolerance_j
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"hold": self.hold, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)

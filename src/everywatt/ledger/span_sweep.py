@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from everywatt.core.spans import Span
+from everywatt.tape.columns import Flags, Floats, Ints
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Line = tuple[Ints, Floats]  # instants, and what had been used by then
 
 MOST_PAIRS = 1_000_000
@@ -166,7 +164,7 @@ class Stretches:
 
     def _weights(
         self, stretch: Ints, behind: Ints, stretches: int, low: int, lines: dict[int, Line | None]
-    ) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    ) -> tuple[Floats, Flags]:
         """The share of each pair in its stretch, and whether it follows from use."""
         numbers, group = np.unique(behind, return_inverse=True)
         keys, pair_key, count = np.unique(stretch * len(numbers) + group, return_inverse=True, return_counts=True)

@@ -40,7 +40,6 @@ from everywatt.ledger.owners import (
     in_order,
 )
 from everywatt.ledger.span_sweep import (
-    Floats,
     Line,
     Pieces,
     SpanOwners,
@@ -50,6 +49,7 @@ from everywatt.ledger.span_sweep import (
 )
 from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.ledger.use.usage import GpuUse
+from everywatt.tape.columns import Floats
 from everywatt.tape.reader import Tape
 
 OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside the spans")
@@ -185,7 +185,7 @@ def _edges(
     placed: set[str] = set()
     if ticks is None:
         return [()] * len(terms), placed
-    device = f"{source.tape.meta.get('host', {}).get('name', '')}:{source.channel.device}"
+    device = f"{source.tape.host}:{source.channel.device}"
     exact = len(owners.spans) <= EXACT_SPANS
     for start_ns, end_ns in windows:
         cut = Stretches.cut(pieces, start_ns, end_ns)
@@ -336,7 +336,7 @@ def span_book(
             page = span_ledger(
                 splittable(sources(tape)), asked, tape.spans(), use=UseOfPids(tape_use(tape)), idle_w=idle_w
             )
-            pages.append((str(tape.meta.get("host", {}).get("name", "")), page))
+            pages.append((tape.host, page))
             seconds.append(length_s(asked))
     if not pages:
         total = Energy.refuse("nothing was recorded in that window")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,7 +32,6 @@ class LedgerReport:
     top: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, with all owners."""
         return {"name": self.name, **self.ledger.to_dict()}
 
     def tables(self) -> list[Table]:
@@ -91,15 +91,21 @@ def fold(entries: Sequence[Entry], top: int | None) -> list[tuple[str, list[Entr
     special = [entry for entry in entries if entry.owner.kind in SPECIAL]
     shown = ordinary if top is None else ordinary[:top]
     rest = ordinary[len(shown) :]
-    folded = [(short_label(entry), [entry]) for entry in shown]
+    names = Counter(entry.owner.label for entry in ordinary)
+    folded = [(short_label(entry, alone=names[entry.owner.label] == 1), [entry]) for entry in shown]
     if rest:
         folded.append((f"{len(rest)} more" if shown else format_count(len(rest), "owner"), rest))
     return folded + [(short_label(entry), [entry]) for entry in special]
 
 
-def short_label(entry: Entry) -> str:
-    """The owner's label on one line, cut where it is long, with the pid of a process."""
+def short_label(entry: Entry, *, alone: bool = True) -> str:
+    """The owner's label on one line, cut where it is long, with the pid of a process.
+
+    A span of several with its name, not `alone`, has its attributes: `epoch (number=2)`.
+    """
     label = shown_name(entry.owner.label)
+    if not alone and entry.owner.kind is OwnerKind.SPAN and (found := entry.details.get("attributes")):
+        label = shown_name(f"{label} ({', '.join(f'{name}={value}' for name, value in found.items())})")
     pid = entry.details.get("pid")
     end = f" [{pid}]" if entry.owner.kind is OwnerKind.PROCESS and pid else ""
     room = LABEL_CHARACTERS - len(end)
@@ -190,7 +196,8 @@ def _percents(amounts_uj: Sequence[int]) -> list[str]:
         return ["-"] * len(amounts_uj)
     large = [amount for amount in amounts_uj if not 0 < 2000 * amount < whole_uj]
     shares = iter(apportion(round(1000 * sum(large) / whole_uj), large))
-    return ["< 0.1 %" if 0 < 2000 * amount < whole_uj else f"{next(shares) / 10:.1f} %" for amount in amounts_uj]
+    tenths = [0 if 0 < 2000 * amount < whole_uj else next(shares) for amount in amounts_uj]
+    return [f"{n / 10:.1f} %" if n or not amount else "< 0.1 %" for n, amount in zip(tenths, amounts_uj, strict=True)]
 
 
 def owner_amounts(entries: Sequence[Entry], top: int) -> list[tuple[str, str]]:

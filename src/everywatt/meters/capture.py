@@ -125,14 +125,15 @@ class Reader:
     def _run(self) -> None:
         wait_s = FIRST_WAIT_S
         since: float | None = None
-        while not self._stopping.is_set():
+        while True:  # asked to end before this thread ran, it still takes what the port has
             try:
                 port = Port(self._name, self._baud)
             except OSError as error:
                 if since is None:
                     since = time.monotonic()
                     self.messages.append(f"{self._name} cannot be opened: {error.strerror}. Waiting for it.")
-                self._stopping.wait(wait_s)
+                if self._stopping.wait(wait_s):
+                    break
                 wait_s = min(wait_s * 2, LAST_WAIT_S)
                 continue
             if since is not None:
@@ -298,7 +299,6 @@ class Capture:
             journal.append(now_ns, carried)
 
     def run(self, duration_s: float | None = None) -> Progress:
-        """Capture until it ends."""
         until = None if duration_s is None else time.monotonic() + duration_s
         reader = Reader(self._name, self._baud, self._ring)
         try:

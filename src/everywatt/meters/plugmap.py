@@ -41,7 +41,6 @@ class Feed:
     phase: int | None = None
     from_ns: int | None = None
     until_ns: int | None = None
-    port: str = ""
 
     def holds(self, start_ns: int | None, end_ns: int | None) -> bool:
         """True where it holds at some time between two instants."""
@@ -85,6 +84,23 @@ class PlugMap:
                     f"{feed.label} feeds '{node}' for only part of the period.", cure="choose a shorter period"
                 )
         return found
+
+    def plugs_of(self, node: str, meter: str | None, start_ns: int, end_ns: int, sample: Block) -> list[int]:
+        """The plugs that feed a node in a period, checked against the first rows of the recording, of all plugs."""
+        feeds = self.feeds_of(node, meter or "", start_ns, end_ns)
+        check_against(feeds, sample)
+        return [feed.plug for feed in feeds]
+
+    def own_time(self, node: str, inner: tuple[int, int], outer: tuple[int, int]) -> tuple[int, int]:
+        """The part of `outer` around `inner` in which the plugs of a node are the same: before and after it, others may
+        feed it, and their rows are not its own."""
+        turns = [
+            at for feed in self.feeds if feed.node == node for at in (feed.from_ns, feed.until_ns) if at is not None
+        ]
+        return (
+            max([outer[0], *(at for at in turns if at <= inner[0])]),
+            min([outer[1], *(at for at in turns if at >= inner[1])]),
+        )
 
     def changes_ns(self, node: str | None, meter: str, after_ns: int) -> int | None:
         """When the plugs of a node (None: of any) next change after an instant; None where they never do."""
@@ -144,8 +160,7 @@ def _feed(entry: Mapping[str, Any], where: str) -> Feed:
     begin, end = (_instant(entry.get(key), where, key) for key in ("from", "until"))
     if begin is not None and end is not None and end <= begin:
         raise UsageError(f"{where}: plug {plug}: until is not after from.")
-    words = {key: str(entry.get(key, "")) for key in ("meter", "supply", "port")}
-    return Feed(plug, node, words["meter"], words["supply"], phase, begin, end, words["port"])
+    return Feed(plug, node, str(entry.get("meter", "")), str(entry.get("supply", "")), phase, begin, end)
 
 
 def _instant(value: Any, where: str, key: str) -> int | None:

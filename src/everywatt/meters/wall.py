@@ -258,7 +258,6 @@ class Overhead(ToDict):
     b: float
     b_within: float
     r2: float
-    cells: int
 
     def __str__(self) -> str:
         offset = format_watts(self.a_w, self.a_within_w, self.a_within_w)
@@ -290,7 +289,7 @@ def fit_overhead(chips_w: npt.ArrayLike, wall_w: npt.ArrayLike) -> Overhead | No
     width = student_factor(len(x) - 2) * np.sqrt(variance)
     within_b = float(width / np.sqrt(scatter))
     within_a = float(width * np.sqrt(1 / len(x) + middle**2 / scatter))
-    return Overhead(a, within_a, b, within_b, 1 - squares / total if total > 0 else 1.0, len(x))
+    return Overhead(a, within_a, b, within_b, 1 - squares / total if total > 0 else 1.0)
 
 
 FAR_S = 0.05  # clocks that are closer than this are left as they are

@@ -51,7 +51,6 @@ class Feature:
         return (self.column, self.other) if self.kind in RATIOS else (self.column,)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the model file."""
         data: dict[str, Any] = {"kind": self.kind, "column": self.column}
         if self.kind in RATIOS:
             data["other"] = self.other

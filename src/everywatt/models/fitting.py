@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import declared
 from everywatt.models.applying import scale_warnings
 from everywatt.models.design import automatic, design, still_rows
 from everywatt.models.features import AVERAGES_S, Feature
@@ -207,20 +208,17 @@ def _finish(
         columns={name: range_of(table.column(name)) for name in needed},
         units={name: table.units.get(name, "") for name in needed},
         host=table.host,
-        errors=[error_row(one, y) for one in scores],
+        errors=[error_row(one) for one in scores],
         about=about,
         without={name: fit_form(best.candidate, x, y, without=name) for name in best.without if name in still},
     )
 
 
-def error_row(one: Score, y: Floats) -> dict[str, Any]:
+def error_row(one: Score) -> dict[str, Any]:
     """One line of the comparison."""
+    known = "model=candidate.name baseline=candidate.baseline blocked_pct blocked_w load_out_pct=loads_pct"
     return {
-        "model": one.candidate.name,
-        "baseline": one.candidate.baseline,
-        "blocked_pct": one.blocked_pct,
-        "blocked_w": one.blocked_w,
-        "load_out_pct": one.loads_pct,
+        **declared(one, known),
         "blocks_pct": list(one.blocks_pct),
         "worst_pct": one.worst()[0],
         "worst_fold": one.worst()[1],

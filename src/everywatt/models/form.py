@@ -87,7 +87,6 @@ class Curve:
         return min((most - less) / (high - before), (most - least) / (high - low))
 
     def watts(self, x: float) -> float:
-        """Watts at a value."""
         (low, least), (high, most) = self.points[0], self.points[-1]
         if x >= high:
             return most + (self.slope * self.reach * math.tanh((x - high) / self.reach) if self.reach > 0 else 0.0)
@@ -150,7 +149,6 @@ class Form:
         return sorted(found)
 
     def watts(self, row: Sequence[float]) -> float:
-        """Watts of one row of features."""
         if self.kind == "rising":
             return self._hedged(row, self._rising(row))
         linear = self.idle_w

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
-from everywatt.core.jsonio import document, plain
+from everywatt.core.jsonio import declared, document, plain
 from everywatt.models.features import KINDS, Feature
 from everywatt.models.form import FORMS, Curve, Form, Model, Range, Stuck, Tree, Widths
 
@@ -26,7 +26,7 @@ ABOUT_NUMBERS = (
     *("rows", "seconds", "loads", "blocked_error_pct", "load_out_error_pct", "coverage_in_blocks"),
     *("worst_error_pct", "least_coverage", "widened", "looks"),
 )
-RISING = ("seen_w", "most_w", "band", "near", "base_w", "lift")  # numbers that only a rising form has
+RISING = "seen_w most_w band near base_w lift"  # numbers that only a rising form has
 ABOUT_TABLES = ("watts", "importance", "scale_unseen")
 
 
@@ -38,10 +38,7 @@ def to_dict(model: Model) -> dict[str, Any]:
         {
             "target": model.target,
             "unit": "W",
-            "host": model.host,
-            "period_s": model.period_s,
-            "gain": model.gain,
-            "offset_w": model.offset_w,
+            **declared(model, "host period_s gain offset_w"),
             "about": plain(model.about),
             "errors": plain(list(model.errors)),
             "columns": {
@@ -52,11 +49,8 @@ def to_dict(model: Model) -> dict[str, Any]:
                 {**feature.to_dict(), **_of_feature(form, place)} for place, feature in enumerate(form.features)
             ],
             "form": {
-                "kind": form.kind,
-                "idle_w": form.idle_w,
-                "least_w": form.least_w,
-                "share": form.share,
-                **({key: getattr(form, key) for key in RISING} if form.kind == "rising" else {}),
+                **declared(form, "kind idle_w least_w share"),
+                **(declared(form, RISING) if form.kind == "rising" else {}),
                 "plugin": form.plugin,
                 "payload": plain(form.payload),
                 "trees": plain(form.trees),

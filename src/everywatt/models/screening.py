@@ -26,6 +26,7 @@ DEAD_ROWS = 30
 LEAK = 0.9995
 COPY = 1 - 1e-9
 SHIFTS = (0, 1, 2, 3, -1, -2, -3)
+LARGEST = 1e100  # products of larger values overflow
 MIXED = (300.0, 3000.0)  # watts among milliwatts lie a thousand apart
 
 
@@ -57,7 +58,8 @@ def screen(table: Table, target: str, *, ignore: Sequence[str] = (), features: S
         warnings.append(f"{gaps} gaps in time: averages and past values do not reach across them")
     if not names:
         raise MeasurementRefused(
-            f"No column is left from which {target} could be predicted: " + "; ".join(warnings[-3:]) + ".",
+            f"No column is left from which {target} could be predicted: "
+            f"{'; '.join(warnings[-3:]) or 'the table has no other'}.",
             cure="everywatt model explore TABLE --target " + target,
         )
     return Screened(table, tuple(names), tuple(dict.fromkeys(warnings)))
@@ -69,7 +71,7 @@ def _rows_with_target(table: Table, target: str, warnings: list[str]) -> Table:
     if not known.all():
         warnings.append(f"{int((~known).sum())} of {len(y)} rows have no {target} above zero and were dropped")
     if int(known.sum()) < LEAST_ROWS:
-        raise MeasurementRefused(f"Only {int(known.sum())} rows have a {target}; at least {LEAST_ROWS} are needed.")
+        raise MeasurementRefused(f"Only {int(known.sum())} rows have {target}; at least {LEAST_ROWS} are needed.")
     return table.take(known)
 
 
@@ -134,6 +136,9 @@ def _usable(table: Table, name: str, target: str, asked: bool, warnings: list[st
     missing = 1 - len(known) / len(values)
     if missing > MOST_MISSING:
         warnings.append(f"{name} has no value in {format_percent(missing)} of the rows and was dropped")
+        return False
+    if len(known) and float(np.abs(known).max()) > LARGEST:
+        warnings.append(f"{name} has values too large to compute with and was dropped")
         return False
     if len(known) == 0 or float(known.max()) == float(known.min()):
         warnings.append(f"{name} never changes and was dropped")

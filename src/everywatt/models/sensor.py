@@ -25,6 +25,7 @@ from everywatt.models.features import History
 from everywatt.models.form import Model, along
 from everywatt.models.modelfile import load_model
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.jetson import jetson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +33,10 @@ if TYPE_CHECKING:
     from everywatt.sensors.base import Group
 
 NAME = "model"
+BOARD = "jetson"  # the device of a board's rails
 SOURCES = ("use", "nvml", "jetson", "tegrastats", "hwmon")
-WITNESSES = ("rapl", "nvml", "jetson", "hwmon")
-DOMAINS = (
-    ("package", Domain.PACKAGE),
-    ("dram", Domain.DRAM),
-    ("gpu", Domain.GPU),
-    ("soc", Domain.SOC),
-    ("wall", Domain.WALL),
-)
+WITNESSES = ("rapl", "nvml", "jetson", "tegrastats", "hwmon")
+DOMAINS = (Domain.PACKAGE, Domain.DRAM, Domain.GPU, Domain.SOC, Domain.WALL, Domain.UNCORE, Domain.CORE)
 
 
 class ModelPower:
@@ -107,7 +103,6 @@ class ModelPower:
                 self._last[channel.name] = (value - before[1]) / ((row.read_ns - before[0]) / NS)
 
     def close(self) -> None:
-        """Close the groups that it reads."""
         for group in self._groups:
             group.close()
         if self._witness is not None:
@@ -127,6 +122,8 @@ def info_of(model: Model) -> GroupInfo:
 
 def _of_target(model: Model) -> tuple[str, ...]:
     """Channels that measure what the model estimates."""
+    if model.target == f"{BOARD}.power":  # of a store, which does not know the name of the board's input
+        return tuple(f"{BOARD}.{rail}.power" for rail in jetson.TOTALS)
     return (f"{model.target.removesuffix('.power')}.energy", model.target)
 
 
@@ -169,7 +166,9 @@ class ModelSensor:
 
     def _witness(self, model: Model) -> Group | None:
         """A group of a real sensor that measures the model's target here; None without one."""
-        found = _groups_with(_of_target(model), WITNESSES, self._request, only_first=True)
+        # Asking a card may take a second and more, in which the recorder says nothing.
+        names = [name for name in WITNESSES if name != "nvml" or model.target.startswith("gpu.")]
+        found = _groups_with(_of_target(model), names, self._request, only_first=True)
         return found[0] if found else None
 
     def _model(self) -> Model:
@@ -224,13 +223,15 @@ def _groups_with(
 def channel_of(model: Model) -> Channel:
     """The channel of the watts: the target's own name where it is one, else `host.power`."""
     target = model.target
-    domain = next((domain for word, domain in DOMAINS if word in target.lower()), Domain.NODE)
+    domain = next((domain for domain in DOMAINS if domain.value in target.lower()), Domain.NODE)
     parts = target.split(".")
     device = "host"
     if len(parts) >= 2 and target.endswith(".power"):
         device = f"dram.{parts[1]}" if domain is Domain.DRAM and parts[0] == "cpu" else ".".join(parts[:2])
-        if parts[0] in ("host", "psys", "soc", "wall"):
+        if parts[0] in ("host", "psys", "soc", "wall", BOARD):
             device = parts[0]
+        if device == BOARD:
+            domain = jetson.domain_of(parts[1]) if len(parts) > 2 else Domain.SOC
     name = target if target.endswith(".power") and "." in target else "host.power"
     watts = model.about.get("watts", {})
     high = watts.get("high")

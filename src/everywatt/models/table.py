@@ -13,6 +13,7 @@ from everywatt.core.errors import UsageError
 Floats = NDArray[np.float64]
 Strings = NDArray[np.str_]
 GAP_PERIODS = 3.0
+MOST_NAMED = 30  # columns in an error: a store of several nodes has thousands
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,10 @@ class Table:
     def column(self, name: str) -> Floats:
         """One column; UsageError names those that there are."""
         if name not in self.columns:
-            known = ", ".join(self.columns) or "none"
-            raise UsageError(f"The table has no column '{name}'; it has: {known}.")
+            known = ", ".join(list(self.columns)[:MOST_NAMED]) or "none"
+            more = f" and {len(self.columns) - MOST_NAMED} more" if len(self.columns) > MOST_NAMED else ""
+            notes = "".join(f"; {note}" for note in self.notes)
+            raise UsageError(f"The table has no column '{name}'; it has: {known}{more}{notes}.")
         return self.columns[name]
 
     def with_columns(self, columns: Mapping[str, Floats], *notes: str) -> Table:

@@ -123,7 +123,6 @@ class Client:
         self.close()
 
     def get(self, path: str = "", params: Iterable[tuple[str, str]] = (), **more: Any) -> Response:
-        """A GET; see `request`."""
         return self.request("GET", path, params, **more)
 
     def request(

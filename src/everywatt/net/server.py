@@ -79,8 +79,8 @@ class _Crowd:
 
     def oldest(self) -> _Connection:
         """Of the address that has the most."""
-        fullest = max(self._groups, key=lambda address: len(self._groups[address]))
-        return next(iter(self._groups[fullest]))
+        fullest = max(self._groups.values(), key=len)
+        return next(iter(fullest))
 
     def newest(self, weight: Callable[[str], int]) -> _Connection:
         """Of the address of the least weight."""
@@ -106,7 +106,7 @@ class HttpServer:
         self._most_waiting = min(self.limits.waiting, quarter)
         # Nothing sent yet; something sent, but no room; handshake or head of a request; request; between two requests.
         self.silent, self.ready, self.opening, self.busy, self.idle = (_Crowd() for _ in range(5))
-        self._admitting = False
+        self._admitting = self._paused = self._queued = False
         self._state = ServerState()
         self._throttle = Throttle(LOG_LINES_PER_MINUTE)
         self._stops = 0
@@ -188,10 +188,15 @@ class HttpServer:
 
     def _accept(self) -> None:
         assert self._loop is not None
+        self._queued = True
         for _ in range(ACCEPTS_AT_ONCE):
+            if self.tls is None and len(self.ready) >= ADMITS_AT_ONCE:
+                self._paused = self._loop.remove_reader(self._sock)
+                return
             try:
                 sock, peer = self._sock.accept()
-            except (BlockingIOError, ConnectionError):
+            except (BlockingIOError, ConnectionError) as error:
+                self._queued = isinstance(error, ConnectionError)
                 return
             except OSError as error:
                 LOG.warning("cannot accept connections: %s", error.strerror)
@@ -211,15 +216,17 @@ class HttpServer:
             self._loop.add_reader(self._sock, self._accept)
 
     @staticmethod
-    def _evict(*crowds: _Crowd) -> bool:
-        """Close the oldest connection among these; False without any."""
+    def _evict(*crowds: _Crowd) -> None:
+        """Close the oldest connection among these."""
         found = [crowd.oldest() for crowd in crowds if len(crowd)]
         if found:
             min(found, key=lambda one: one.since_s).abort()
-        return bool(found)
 
     def admit(self) -> None:
         """Let in who is ready, soon."""
+        if self._paused and len(self.ready) < ADMITS_AT_ONCE:
+            self._paused = False
+            self._accept_again()
         if not self._admitting and len(self.ready) and self._loop is not None:
             self._admitting = True
             self._loop.call_soon(self._admit)
@@ -260,7 +267,7 @@ class HttpServer:
                 await self._app(scope, receive, send)
         finally:
             connection.move(self.idle)
-            if len(self.ready):
+            if len(self.ready) or self._queued:
                 connection.finish()  # one request each while others wait
 
 
@@ -272,15 +279,15 @@ class _Connection(asyncio.Transport):
         self.address, self.since_s = address, loop.time()
         self._server, self._loop, self._crowd = server, loop, server.silent
         self._sock: Any = sock
+        self._fd = sock.fileno()  # also of the TLS socket; asyncio would look up the names of a socket at every turn
         self._inner: Any = None
         self._unsent: deque[memoryview] = deque()
         self._look_again_s = LOOK_AGAIN_S
         self._closing = self._closed = self._deaf = self._full = False
         self._timer: asyncio.TimerHandle | None = None
         self._crowd.add(self)
-        limits = server.limits
-        self._within(limits.head_s if server.tls is None else limits.handshake_s)
-        loop.add_reader(sock, self._arrived)
+        self._within(server.limits.head_s if server.tls is None else server.limits.handshake_s)
+        self._arrived()
 
     def move(self, crowd: _Crowd) -> None:
         """Be among others now."""
@@ -315,23 +322,26 @@ class _Connection(asyncio.Transport):
                     raise ConnectionError("the client does not speak TLS")
                 needs = RECORD_HEAD_BYTES + int.from_bytes(head[3:], "big") * (len(head) == RECORD_HEAD_BYTES)
                 if len(self._sock.recv(needs, socket.MSG_PEEK)) < min(needs, PIECE_BYTES):
-                    self._loop.remove_reader(self._sock)
+                    self._loop.remove_reader(self._fd)
                     self._loop.call_later(self._look_again_s, self._look_again)
                     self._look_again_s *= 2
                     return
         except OSError as error:
-            self._failed(error)
+            if isinstance(error, AGAIN):
+                self._loop.add_reader(self._fd, self._arrived)
+            else:
+                self._failed(error)
             return
         if not head:
             self.abort()
             return
-        self._loop.remove_reader(self._sock)
+        self._loop.remove_reader(self._fd)
         self.move(self._server.ready)
         self._within(self._server.limits.head_s)
 
     def _look_again(self) -> None:
         if not self._closed:
-            self._loop.add_reader(self._sock, self._arrived)
+            self._loop.add_reader(self._fd, self._arrived)
 
     def begin(self) -> None:
         """Come in, with the TLS handshake where there is one."""
@@ -345,7 +355,7 @@ class _Connection(asyncio.Transport):
         except OSError as error:
             self._failed(error)
             return
-        self._loop.add_reader(self._sock, self._handshake)
+        self._loop.add_reader(self._fd, self._handshake)
         self._handshake()
 
     def _handshake(self) -> None:
@@ -362,11 +372,11 @@ class _Connection(asyncio.Transport):
         self._within(self._server.limits.head_s)
         self._inner = self._server.protocol(self)
         self._inner.connection_made(self)
-        self._loop.add_reader(self._sock, self._readable)
+        self._loop.add_reader(self._fd, self._readable)
         self._readable()
 
     def _failed(self, error: OSError) -> None:
-        what = "a TLS handshake" if self._server.tls is not None else "a connection"
+        what = "a connection" if self._server.tls is None else "a TLS handshake"
         LOG.warning("%s failed: %s", what, getattr(error, "reason", None) or error)
         self.abort()
 
@@ -394,12 +404,12 @@ class _Connection(asyncio.Transport):
     def pause_reading(self) -> None:
         self._deaf = True
         if not self._closed:
-            self._loop.remove_reader(self._sock)
+            self._loop.remove_reader(self._fd)
 
     def resume_reading(self) -> None:
         self._deaf = False
         if not self._closing:
-            self._loop.add_reader(self._sock, self._readable)
+            self._loop.add_reader(self._fd, self._readable)
             self._loop.call_soon(self._readable)
 
     def write(self, data: Any) -> None:
@@ -418,13 +428,13 @@ class _Connection(asyncio.Transport):
                     self._unsent.popleft()
         except AGAIN:
             self._within(self._server.limits.stalled_s)
-            self._loop.add_writer(self._sock, self._send)
+            self._loop.add_writer(self._fd, self._send)
             full = sum(map(len, self._unsent)) > PAUSE_BYTES
         except OSError:
             self.abort()
             return
         else:
-            self._loop.remove_writer(self._sock)
+            self._loop.remove_writer(self._fd)
             self._within(None)
             full = False
             if self._closing:
@@ -435,8 +445,7 @@ class _Connection(asyncio.Transport):
             (self._inner.pause_writing if full else self._inner.resume_writing)()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        found = {"socket": self._sock, "sslcontext": self._server.tls}
-        return found.get(name, default)
+        return {"socket": self._sock, "sslcontext": self._server.tls}.get(name, default)
 
     # The end
 
@@ -455,7 +464,7 @@ class _Connection(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        self._loop.remove_reader(self._sock)
+        self._loop.remove_reader(self._fd)
         if not self._unsent:
             self._end()
 
@@ -471,8 +480,8 @@ class _Connection(asyncio.Transport):
             return
         self._closed = self._closing = True
         self._within(None)
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
         self._crowd.remove(self)
         self._unsent.clear()
         self._sock.close()

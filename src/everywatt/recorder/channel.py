@@ -256,22 +256,33 @@ class Local:
 
 
 class Inline:
-    """The inline groups of a run, opened in this process too. A group that fails is left alone for a second."""
+    """The inline groups of a run, opened in this process too. A group that fails is left alone for a second.
 
-    def __init__(self, groups: Sequence[Group | TableGroup], clock: Clock) -> None:
+    differing  names of groups of which this process finds other channels than the recorder, so that they are not read
+    """
+
+    def __init__(
+        self, groups: Sequence[Group | TableGroup], clock: Clock, differing: frozenset[str] = frozenset()
+    ) -> None:
+        self.differing = differing
         self._groups = [(group.info.name, cast("Group", group)) for group in groups]
         self._muted: dict[str, int] = {}
         self._clock = clock
 
     @classmethod
     def opened(cls, infos: Sequence[GroupInfo], targets: Mapping[str, str], request: Request) -> Inline:
-        wanted = {info.name: info.sensor for info in infos if info.inline and info.sensor in targets}
-        sensors = sorted(set(wanted.values()))
-        found = registry.choose(targets, request, sensors).groups if sensors else ()
-        for group in found:
-            if group.info.name not in wanted:
-                group.close()
-        return cls([group for group in found if group.info.name in wanted], request.machine.clock)
+        wanted = {info.name: info for info in infos if info.inline and info.sensor in targets}
+        sensors = sorted({info.sensor for info in wanted.values()})
+        groups, differing = [], set()
+        for group in registry.choose(targets, request, sensors).groups if sensors else ():
+            theirs = wanted.get(group.info.name)
+            if theirs is not None and theirs.layout == group.info.layout:
+                groups.append(group)
+                continue
+            group.close()
+            if theirs is not None:
+                differing.add(theirs.name)
+        return cls(groups, request.machine.clock, frozenset(differing))
 
     def read(self) -> list[tuple[str, Row]]:
         edges = []

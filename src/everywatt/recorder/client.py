@@ -138,6 +138,7 @@ class Recording:
         self._late: Remote | None = None  # a recorder that was given up for its silence, and may answer later
         self._looks = 0
         self._edges: tuple[list[Any], list[Any]] = [], []  # the first and the last that were sent
+        self._changed_ns: dict[str, int] = {}  # when groups got other channels, with another recorder
         self._prefix = f"{self._pid:x}-{self._clock.monotonic_ns():x}"
         self._inline = Inline((), self._clock)
         self._channel: Remote | Local = self._connect(order)
@@ -175,6 +176,11 @@ class Recording:
             self.recorder_pid, self.recorder_is_new = int(reply.get("pid", 0)), int(reply["tape"]) == 1
             self._inline.close()
             self._inline = Inline.opened(self.groups, order.targets, order.request)
+            for name in sorted(self._inline.differing):
+                said = f"{name} is not read where spans start and end: this program finds other channels of it."
+                self.notes.append(said)
+                with contextlib.suppress(OSError):  # dead again: the next message will find out
+                    remote.send({"op": "note", "at_ns": self._clock.monotonic_ns(), "kind": "recorder", "text": said})
             return remote
         return self._here(order, why)
 
@@ -374,12 +380,19 @@ class Recording:
         if self._return_to_recorder() and message["op"] == "span_open":
             return  # it has been opened again with the others
         try:
-            self._channel.send(message)
+            self._hand_over(message)
         except OSError:
             self._revive()
             if message["op"] != "span_open":  # one that was opened just now has been opened again with the others
                 with contextlib.suppress(OSError):  # dead again: the next message will find out
-                    self._channel.send(message)
+                    self._hand_over(message)
+
+    def _hand_over(self, message: Message) -> None:
+        """Send a message, without reads of channels that the recorder before this one had found."""
+        if self._changed_ns and message.get("edges"):
+            edges = [edge for edge in message["edges"] if edge[1] >= self._changed_ns.get(edge[0], 0)]
+            message = {**message, "edges": edges}
+        self._channel.send(message)
 
     def _ask(self, message: Message) -> Reply:
         for _ in range(2):
@@ -423,6 +436,7 @@ class Recording:
         else:
             self._channel.close()
         self._revivals += 1
+        before = {group.name: group.layout for group in self.groups}
         self._move_on(self._order)
         try:
             if self._revivals > MOST_REVIVALS:
@@ -433,6 +447,8 @@ class Recording:
             self._closed = Closed(self.path, {}, tuple(self.notes))
             return
         now_ns = self._clock.monotonic_ns()
+        changed = [group.name for group in self.groups if before.get(group.name, group.layout) != group.layout]
+        self._changed_ns |= dict.fromkeys(changed, now_ns)
         said = f"{(silent or said).rstrip('.')}; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
         self.notes.append(said)
         messages = list(self._spans.values())
@@ -452,7 +468,7 @@ class Recording:
         messages.append({**self._now("gap", said), "data": {"start_ns": died_ns, "end_ns": now_ns}})
         with contextlib.suppress(OSError):  # dead again: the next message will find out
             for message in messages:
-                self._channel.send(message)
+                self._hand_over(message)
 
     def _now(self, kind: str, said: str) -> Message:
         """A note with the cheap counters as they are."""

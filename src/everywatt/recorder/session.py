@@ -87,6 +87,7 @@ class Session:
         self._closing_ns = 0
         self._unflushed = 0
         self._trouble: str | None = None
+        self._rejected: set[str] = set()
         self._resumed = self._rows_before(path, meta.get("continues"))
         self.anchor()
 
@@ -189,12 +190,8 @@ class Session:
         """Carry out `span_open`, `span_close`, `point` or `note`. KeyError, TypeError or ValueError on nonsense."""
         op = message["op"]
         self._unflushed += 1
-        for name, read_ns, early_ns, late_ns, values in message.get("edges") or ():
-            if name in self._numbers:
-                clean = tuple(NAN if value is None else float(value) for value in values)
-                self._safely(
-                    self.writer.edge, self._numbers[name], Row(int(read_ns), int(early_ns), int(late_ns), clean)
-                )
+        for edge in message.get("edges") or ():
+            self._safely(self._edge, edge)
         if op == "span_open":
             span = Span(
                 str(message["uid"]), str(message["name"]), int(message["at_ns"]), None, message.get("parent"),
@@ -212,6 +209,12 @@ class Session:
             )
         else:
             raise ValueError(f"unknown operation '{op}'")
+
+    def _edge(self, sent: Any) -> None:
+        name, read_ns, early_ns, late_ns, values = sent
+        if name in self._numbers:
+            clean = tuple(NAN if value is None else float(value) for value in values)
+            self.writer.edge(self._numbers[name], Row(int(read_ns), int(early_ns), int(late_ns), clean))
 
     # Time passing.
 
@@ -246,10 +249,11 @@ class Session:
     def _safely(self, function: Any, *arguments: Any) -> None:
         try:
             function(*arguments)
-        except Exception as error:  # noqa: BLE001 - whatever the disk does, recording goes on
-            self._trouble = self._trouble or str(error)
-            self.remarks.append(f"The tape rejected a row: {error}")
-            del self.remarks[:-MOST_REMARKS]
+        except Exception as error:  # noqa: BLE001 - whatever a client sends, recording goes on
+            text = f"The tape rejected a row: {error}"
+            if text not in self._rejected and len(self._rejected) < MOST_REMARKS:  # it may come with every span
+                self._rejected.add(text)
+                self.remark(self.clock.monotonic_ns(), "tape", text)
 
     def linger(self, now_ns: int) -> None:
         """From here on wait for one more publication of every tracked group, and every fed one, that answers."""

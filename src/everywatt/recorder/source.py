@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from everywatt.core.channels import Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
-from everywatt.core.errors import EverywattError
+from everywatt.core.errors import EverywattError, SensorError
 from everywatt.core.jsonio import dumps
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.recorder.phase_lock import Tracker
@@ -59,7 +59,6 @@ class Outage:
 
     since_ns: int
     tries: int = 1
-    why: str = ""
 
     @property
     def wait_ns(self) -> int:
@@ -226,7 +225,9 @@ class Source:
         """Rows, or a table with its time, as clean data; an error where what a plug-in gave makes no sense."""
         if self.info.table:
             at_ns, table = came
-            return at_ns, table
+            if not isinstance(table, list | tuple) or not all(isinstance(row, Mapping) for row in table):
+                raise SensorError("invalid table: it is not a list of rows")
+            return int(at_ns), table
         return [checked(row, self.info) for row in came]
 
     def _converted(self, reads: Sequence[Read]) -> list[Read]:
@@ -267,7 +268,7 @@ class Source:
         why = str(error) if isinstance(error, EverywattError) else f"{type(error).__name__}: {error}"
         self.reads += 1
         if self.outage is None:
-            self.outage = Outage(self._read_ns or now_ns, why=why)
+            self.outage = Outage(self._read_ns or now_ns)
             self._remark(now_ns, "sensor", f"{self.info.name} cannot be read: {why}", group=self.info.name)
         else:
             self.outage.tries += 1

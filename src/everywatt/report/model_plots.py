@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from everywatt.core.errors import UsageError
+from everywatt.core.files import usable
 from everywatt.report.html.page import still_page
 from everywatt.report.plots import ENDINGS, PALETTE, check_ending, load_altair, save, styled
 
@@ -90,8 +91,6 @@ def _save(chart: Any, out: Path) -> Path:
     # The drawing itself, without the style of its background: the page forbids those that it does not know.
     svg = re.sub(r' style="[^"]*"', "", vl_convert.vegalite_to_svg(styled(chart).to_dict()), count=1)
     drawn = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(out.stem)}" ', 1)
-    try:
+    with usable(out, "written"):
         out.write_text(still_page(out.stem, f'<section class="card drawing">{drawn}</section>'), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror}.") from error
     return out

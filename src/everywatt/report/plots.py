@@ -14,6 +14,7 @@ from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 from everywatt.core.format import format_percent
+from everywatt.core.jsonio import declared
 from everywatt.report.html.lines import CHARTS, Line, extent_s, lines_of
 from everywatt.report.html.pyramid import buckets
 from everywatt.report.html.spans import phases_of, spans_over_time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 from everywatt.bench.llm.figure import regression
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import evaluate_folder
+from everywatt.core.files import usable
 
 ENDINGS = (".png", ".svg", ".pdf")
 WIDTH, HEIGHT = 640, 300
@@ -68,13 +70,10 @@ def check_ending(out: Path, endings: Sequence[str] = ENDINGS) -> None:
 def save(chart: Any, out: Path, *, scale: float = 2.0) -> Path:
     """Write a chart in the project's style; the ending says the format."""
     check_ending(out)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+    with usable(out, "written"):
         styled(chart).save(
             str(out), format=out.suffix[1:].lower(), **({"scale_factor": scale} if out.suffix == ".png" else {})
         )
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror}.") from error
     return out
 
 
@@ -235,7 +234,7 @@ def _time(altair: Any, run: Run, field: str = "t") -> Any:
 def _bars(altair: Any, run: Run, rows: list[dict[str, Any]], title: str) -> Any:
     """Horizontal bars with the 95 % interval and the figure itself."""
     if not rows:
-        raise MeasurementRefused(f"This run has no {title} with an energy.", cure=f"everywatt show {run.name}")
+        raise MeasurementRefused(f"This run has no {title} with an energy.", cure=f"everywatt show {run.reference}")
     names = [row["name"] for row in rows]
     # Bars of one name would lie on top of each other.
     rows = [
@@ -258,11 +257,9 @@ def _bars(altair: Any, run: Run, rows: list[dict[str, Any]], title: str) -> Any:
     return altair.layer(bars, whiskers, *ends, words).properties(height=altair.Step(30))
 
 
-def _bar(name: str, energy: Energy | dict[str, Any], shown: str) -> dict[str, Any] | None:
-    data = energy.to_dict() if isinstance(energy, Energy) else energy
-    if data["joules"] is None:
-        return None
-    return {"name": name, "joules": data["joules"], "low": data["low"], "high": data["high"], "shown": shown}
+def _bar(name: str, energy: Energy | Mapping[str, Any], shown: str) -> dict[str, Any] | None:
+    data = declared(energy, "joules low high")
+    return None if data["joules"] is None else {"name": name, **data, "shown": shown}
 
 
 def _devices(altair: Any, run: Run) -> Any:

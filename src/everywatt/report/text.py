@@ -10,19 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everywatt.api.power import mean_w
-from everywatt.api.run import Run, sum_runs
+from everywatt.api.run import COUNTED_ONCE, Run, sum_runs
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.format import (
-    format_count,
-    format_duration,
-    format_energy,
-    format_percent,
-    format_rounded,
-)
+from everywatt.core.format import format_count, format_duration, format_energy, format_percent, format_rounded
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.tables import Cell, Column, Table, columns_of
 from everywatt.ledger.owners import OwnerKind
 from everywatt.ledger.text import SPECIAL, by_reason, owner_amounts
 from everywatt.report.wall import wall_of
@@ -65,7 +59,6 @@ def watts_text(energy: Energy, mean: float, *watts: float) -> str:
 
 
 def _mean(energy: Energy, duration_s: float) -> str:
-    """Mean power."""
     mean = mean_w(energy, duration_s)
     if mean is None:
         return ""
@@ -73,9 +66,10 @@ def _mean(energy: Energy, duration_s: float) -> str:
 
 
 def certain_cpu_s(run: Run, energy: Energy) -> float | None:
-    """CPU seconds of the command where its energy is only modelled from them, or refused: the kernel counts them, so
-    they are shown first. None elsewhere."""
-    own = [span.attributes for span in run.spans if span.attributes.get("role") == "run"]
+    """CPU seconds of the command, or of all trials or items, where their energy is only modelled from them, or refused:
+    the kernel counts them, so they are shown first. None elsewhere."""
+    known = [span.attributes for span in run.spans if span.attributes.get("role") in ("run", "trial", "item")]
+    own = [one for one in known if one["role"] != "run"] or known
     if energy.measured or not own or run.duration_s <= 0:
         return None
     if all("pids" in attributes for attributes in own):  # processes that everywatt did not start
@@ -121,9 +115,12 @@ def _wall(run: Run) -> list[str]:
     found = wall_of(run)
     if found is None:
         return []
-    share = f" ({format_percent(found.share)})" if found.share is not None else ""
-    rest = f"not explained by the chips: {format_energy(found.unexplained)}{share}"
-    return [f"  wall    {format_energy(found.wall)} at the meter; {rest}"]
+    rest = f"not explained by the chips: {format_energy(found.unexplained)}"
+    if found.share is not None:
+        half = sum(found.unexplained.sides()) / 2 / abs(found.wall.value)
+        rest += f" ({format_rounded('%', 100 * half, 100 * found.share) if half else format_percent(found.share)})"
+    remark = [f"  ! {found.remark}."] if found.remark else []
+    return [f"  wall    {format_energy(found.wall)} at the meter; {rest}", *remark]
 
 
 def _net(run: Run) -> list[str]:
@@ -192,7 +189,9 @@ def meter_text(quality: Mapping[str, Any]) -> str:
 def warnings(run: Run, energy: Energy, quality: dict[str, Any] | None = None) -> list[str]:
     """Everything that a reader of the figure must know, each once. `quality` where it has been asked for already."""
     found = run.quality() if quality is None else quality
-    return list(dict.fromkeys([*energy.notes, *found["warnings"], *run.trouble]))
+    codes = [span.attributes.get("exit_code") for span in run.spans if span.attributes.get("role") == "run"]
+    failed = [f"The command ended with exit code {code}." for code in codes if code]
+    return list(dict.fromkeys([*failed, *energy.notes, *found["warnings"], *run.trouble]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +202,10 @@ class RunReport:
     footprint: Footprint | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         carbon = {} if self.footprint is None else {"carbon": self.footprint.to_dict()}
         return {**self.run.to_dict(), **carbon}
 
     def tables(self) -> list[Table]:
-        """One fact a line."""
         run, meta = self.run, self.run.meta
         host = meta.get("host", {}).get("name")
         lines = [f"{run.name}   {run.started:%Y-%m-%d %H:%M:%S} UTC{f' on {host}' if host else ''}"]
@@ -285,7 +282,6 @@ class RunList:
     runs: Sequence[tuple[Run, Energy]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         rows = [
             {
                 "name": run.name,
@@ -300,7 +296,6 @@ class RunList:
         return {"home": str(self.home), "runs": rows}
 
     def tables(self) -> list[Table]:
-        """One row for each run."""
         spare = (Column("SCOPE", spare=1), Column("PROVENANCE", spare=3), Column("TAGS", spare=2))
         columns = (Column("RUN", whole=True), Column("STARTED (UTC)", spare=4), Column("TIME", "s"), "ENERGY", *spare)
         rows: list[list[Cell]] = [
@@ -337,7 +332,6 @@ class RunSums:
     groups: Sequence[tuple[str, Sequence[Run]]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "sums": [
                 {"tag": tag, "runs": len(runs), "duration_s": _seconds(runs), **_figure(sum_runs(runs))}
@@ -346,16 +340,16 @@ class RunSums:
         }
 
     def tables(self) -> list[Table]:
-        """One row for each sum."""
         if not self.groups:
             return []
-        columns = ("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE")
+        columns = columns_of("TAG, RUNS [], TIME [s], ENERGY, SCOPE, PROVENANCE")
+        sums = [(tag, runs, sum_runs(runs)) for tag, runs in self.groups]
         rows: list[list[Cell]] = [
             [tag, len(runs), _seconds(runs), _covered(energy), energy.scope, energy.pedigree]
-            for tag, runs in self.groups
-            for energy in (sum_runs(runs),)
+            for tag, runs, energy in sums
         ]
-        return [Table.of(*columns, rows=rows)]
+        notes = [f"! {COUNTED_ONCE}"] if any(COUNTED_ONCE in energy.notes for *_, energy in sums) else []
+        return [Table.of(*columns, rows=rows, notes=notes)]
 
 
 def _seconds(runs: Iterable[Run]) -> float:
@@ -437,17 +431,15 @@ class Why:
     budget: Sequence[Cause]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         budget = [asdict(cause) for cause in self.budget]
         return {"name": self.name, "energy": self.energy.to_dict(), "budget": budget}
 
     def tables(self) -> list[Table]:
-        """One row for each source of error, widest first."""
         rows: list[list[Cell]] = [
             [c.source, format_rounded("J", c.half_width_j, c.half_width_j), _share(c.percent), c.meaning, c.cure]
             for c in self.budget
         ]
-        columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "DESCRIPTION", "HOW TO NARROW IT")
+        columns = columns_of("SOURCE, ± (95 %) [J], OF FIGURE [%], DESCRIPTION, HOW TO NARROW IT")
         notes = [f"! {note}" for note in by_reason(self.energy.notes, dict(self.energy.parts))]
         return [Table.lines(str(self.energy)), Table.of(*columns, rows=rows, notes=notes)]
 

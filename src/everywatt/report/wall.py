@@ -34,6 +34,13 @@ class Wall:
         """Part of the wall's energy that the chips do not explain."""
         return self.unexplained.value / self.wall.value if self.wall.joules else None
 
+    @property
+    def remark(self) -> str:
+        """What is wrong with the comparison, if anything: a platform counter, for one, does not see every card."""
+        if self.unexplained.value + self.unexplained.sides()[1] >= 0:
+            return ""
+        return f"{', '.join(self.devices)} shows less than the chips: it does not measure all of them"
+
 
 def wall_of(run: Run) -> Wall | None:
     """Both totals of a run that has a meter of the whole and chips; None where one of them is missing."""

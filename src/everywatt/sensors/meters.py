@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,6 @@ from everywatt.sensors.simple import Absent, SimpleSensor
 
 Ask = Callable[[], tuple[float, ...]]
 KNOWN = ("gain_pct", "offset_w", "max_w", "quantum", "window_s")
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """One source of power readings. `ask` gives the values of `channels`, NaN where one is missing, or raises."""
-
-    device: str
-    channels: tuple[Channel, ...]
-    ask: Ask
-    label: str = ""
-    end: Callable[[], None] = lambda: None
 
 
 def power_channel(device: str, domain: Domain, facts: Facts) -> Channel:
@@ -80,7 +68,7 @@ class PolledGroup:
     ) -> None:
         self.info = info
         self.rows_every_s = period_s
-        self._ask, self._clock, self._end = ask, clock, end
+        self.ask, self._clock, self._end = ask, clock, end
         self._age_ns = round(age_s * NS)
         self._patience_s = max(patience_s, 3 * period_s)
         self._lock = threading.Lock()
@@ -92,7 +80,7 @@ class PolledGroup:
 
     def sample(self) -> tuple[float, ...]:
         """The meter's values, asked for here. SensorError where it has none, or not the first."""
-        values = self._ask()
+        values = self.ask()
         if values[0] != values[0]:
             raise SensorError(f"{self.info.label or self.info.device} responds without a value")
         return values
@@ -118,7 +106,7 @@ class PolledGroup:
         row: Row | None = None
         failure: str | None = None
         try:
-            values = self._ask()
+            values = self.ask()
         except Exception as error:  # noqa: BLE001 - a driver may do anything, and the thread must live
             plain = isinstance(error, EverywattError | OSError) and str(error)
             failure = plain or f"{type(error).__name__}: {error}".rstrip(": ")
@@ -166,26 +154,24 @@ class SlowMeters(SimpleSensor):
         """True where the options say what to ask. Nothing on a network is asked otherwise."""
         return bool(self.options.get(self.needs))
 
-    def meters(self) -> list[Meter]:
+    def meters(self) -> list[PolledGroup]:
         """The meters to read; SensorError if there is no meter, as for a family that does not list its meters."""
         raise SensorError(f"{self.name} does not list its meters.")
 
     def find(self) -> list[PolledGroup]:
         if not self.configured():
             raise Absent(f"not configured: [sensor.{self.name}] {self.needs}")
-        every_s, timeout_s = self.every_s, self.timeout_s  # an invalid number is reported before a meter is asked
-        return [
-            PolledGroup(
-                GroupInfo(f"{self.name}.{meter.device}", self.name, meter.device, meter.channels, label=meter.label),
-                meter.ask,
-                self.machine.clock,
-                period_s=every_s,
-                age_s=self.age_s,
-                patience_s=2 * timeout_s + every_s,
-                end=meter.end,
-            )
-            for meter in self.meters()
-        ]
+        self._timing = self.every_s, self.timeout_s  # an invalid number is reported before a meter is asked
+        return self.meters()
+
+    def meter(
+        self, channels: Sequence[Channel], ask: Ask, label: str = "", end: Callable[[], None] = lambda: None
+    ) -> PolledGroup:
+        """One source of power readings. `ask` gives the values of `channels`, NaN where one is missing, or raises."""
+        device, (every_s, timeout_s) = channels[0].device, self._timing
+        info = GroupInfo(f"{self.name}.{device}", self.name, device, tuple(channels), label=label)
+        times = {"period_s": every_s, "age_s": self.age_s, "patience_s": 2 * timeout_s + every_s}
+        return PolledGroup(info, ask, self.machine.clock, **times, end=end)
 
     @property
     def every_s(self) -> float:

@@ -53,7 +53,6 @@ class KeptFile:
         self._fd = os.open(path, os.O_RDONLY | O_CLOEXEC)
 
     def read(self, limit: int = 4096) -> bytes:
-        """Its first `limit` bytes as they are now."""
         return os.pread(self._fd, limit, 0)
 
     def close(self) -> None:
@@ -182,6 +181,20 @@ def start_of(proc: str | Path, pid: int) -> int | None:
         return parse_process_stat(slurp(f"{proc}/{pid}/stat", 2048)).start
     except (OSError, ValueError):
         return None
+
+
+def has_ended(proc: str | Path, pid: int, start: int | None) -> bool:
+    """Whether a process that was started then is gone, or waits to be collected. False where that cannot be seen."""
+    try:
+        stat = parse_process_stat(slurp(f"{proc}/{pid}/stat", 2048))
+    except (FileNotFoundError, ProcessLookupError):
+        try:  # /proc may hide the processes of others, but not their clocks
+            return not sees_own_namespace(proc) or time.clock_gettime_ns(cpu_clock(pid)) < 0
+        except OSError:
+            return True
+    except (OSError, ValueError):
+        return False
+    return stat.state in ("Z", "X") or start not in (None, stat.start)
 
 
 def cpu_clock(pid: int) -> int:

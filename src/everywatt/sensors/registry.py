@@ -124,6 +124,9 @@ def choose(
     """
     must_be_known(wanted or (), targets)
     request = replace(request, sensors=None if wanted is None else tuple(wanted))
+    if request.options.get("model"):  # its columns are recorded too: it can then be adapted to the recording
+        use = {"features": True, **request.options.get("use", {})}
+        request = replace(request, options={**request.options, "use": use})
     groups: list[Group | TableGroup] = []
     reports: list[Report] = []
     used: set[str] = set()

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from everywatt.core.channels import NAN, Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
@@ -144,13 +144,10 @@ class Reading(Protocol):
     def close(self) -> None: ...
 
 
-Read = TypeVar("Read", bound=Reading)
-
-
-class ValueGroup(Generic[Read]):
+class ValueGroup:
     """A sensor group whose channels are one value each, read in one go. One that fails is NaN."""
 
-    def __init__(self, info: GroupInfo, values: Sequence[Read], clock: Clock, *, age_s: float = 0.0) -> None:
+    def __init__(self, info: GroupInfo, values: Sequence[Reading], clock: Clock, *, age_s: float = 0.0) -> None:
         self.info = info
         self._values = tuple(values)
         self._clock = clock
@@ -182,9 +179,9 @@ class ValueGroup(Generic[Read]):
             value.close()
 
 
-def value_groups(found: Iterable[tuple[GroupInfo, Channel, Read]], clock: Clock) -> list[ValueGroup[Read]]:
+def value_groups(found: Iterable[tuple[GroupInfo, Channel, Reading]], clock: Clock) -> list[ValueGroup]:
     """Values by the name of their group, whose info (that of its first value) gets the channels."""
-    groups: dict[str, list[tuple[GroupInfo, Channel, Read]]] = {}
+    groups: dict[str, list[tuple[GroupInfo, Channel, Reading]]] = {}
     for one in found:
         groups.setdefault(one[0].name, []).append(one)
     made = []
@@ -203,6 +200,7 @@ def in_unit(channel: Channel, raw: float) -> float | None:
 
 Which = TypeVar("Which")
 Count = TypeVar("Count")
+Thing = TypeVar("Thing")
 
 
 def unmoved(
@@ -231,8 +229,10 @@ class Candidate(NamedTuple):
     may_rest: bool = False
 
 
-def alive(candidates: Sequence[Candidate], missing: dict[str, str], clock: Clock) -> list[bool]:
-    """Which of them deliver; `missing` gets the reason for each other one, which is closed.
+def alive(
+    things: Iterable[Thing], candidates: Sequence[Candidate], missing: dict[str, str], clock: Clock
+) -> list[Thing]:
+    """Those things whose candidate delivers; `missing` gets the reason for each other one, which is closed.
 
     A counter that does not move is read again for 25 ms, a gauge once: it may be on a slow bus.
     """
@@ -252,11 +252,10 @@ def alive(candidates: Sequence[Candidate], missing: dict[str, str], clock: Clock
     for one, value in zip(candidates, last, strict=True):
         if value != value:
             missing[one.name] = str(one.reading.trouble)
-    good = [one.name not in missing for one in candidates]
-    for one, works in zip(candidates, good, strict=True):
-        if not works:
+    for one in candidates:
+        if one.name in missing:
             one.reading.close()
-    return good
+    return [thing for thing, one in zip(things, candidates, strict=True) if one.name not in missing]
 
 
 def deliver_nothing(what: str, files: Iterable[NumberFile], missing: Mapping[str, str]) -> SensorError:

@@ -54,7 +54,7 @@ def libraries(environ: Mapping[str, str] | None = None, command: Sequence[str] |
     name = f"sim-{digest.hexdigest()[:16]}"
     for root in _caches(os.environ if environ is None else environ):
         folder = root / name
-        if all((folder / library).exists() for library in _LIBRARIES):
+        if all(os.access(folder / library, os.F_OK) for library in _LIBRARIES):
             return folder
         try:
             root.mkdir(parents=True, exist_ok=True)

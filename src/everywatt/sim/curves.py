@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from everywatt.core import foreign
 from everywatt.core.errors import SimError, UsageError
+from everywatt.core.format import format_count
 from everywatt.core.units import parse_duration_s, parse_power_w
 
 if TYPE_CHECKING:
@@ -285,7 +286,9 @@ def parse_curve(text: str) -> Curve:
         raise UsageError(f"'{text}' is not a power curve.", cure=_CURE)
     make, least, most = _KINDS[kind]
     if not least <= len(args) <= most:
-        raise UsageError(f"'{text}' has {len(args)} values; {kind} takes {least} to {most}.", cure=_CURE)
+        raise UsageError(
+            f"'{text}' has {format_count(len(args), 'value')}; {kind} takes {least} to {most}.", cure=_CURE
+        )
     try:
         return make(text, args)
     except ValueError as error:

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.sim.curves import Curve, parse_curve
@@ -83,7 +82,7 @@ class Board:
         self._publishing = self._clock.spawn(self._go, "everywatt-jetson")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._ended.set()
         if self._publishing is not None:
             self._publishing.join()

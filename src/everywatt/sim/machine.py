@@ -33,7 +33,6 @@ from everywatt.sim.truth import Event, EventLog, Terms, Truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
 _FIELDS = {"energy": "83", "power_average": "185", "power": "186"}
 _PIECE = struct.Struct("<ddddd")
@@ -215,7 +214,7 @@ class Lab:
     def __enter__(self) -> Lab:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from everywatt.core.errors import UsageError
+from everywatt.core.files import usable
 
 STALE_S: Final = 3600.0
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -21,10 +21,8 @@ _STEP_S: Final = 0.05
 def exclusive(path: Path, wait_s: float = 0.0) -> Iterator[bool]:
     """Hold a lock by the name of a file, which stays; False where another holds it for longer than `wait_s`."""
     until = time.monotonic() + wait_s
-    try:
+    with usable(path.parent, "written"):
         handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o660)
-    except OSError as error:
-        raise UsageError(f"{path.parent} cannot be written: {error.strerror}.") from None
     marker: Path | None = None
     held: bool | None = None
     try:

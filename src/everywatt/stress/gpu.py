@@ -146,10 +146,23 @@ _ENGINES: dict[str, Callable[[int], Products]] = {"torch": TorchProducts, "openc
 
 
 def opencl_devices() -> list[Any]:
-    """Every OpenCL device: real GPUs first, then those that run on the CPU (PoCL)."""
+    """Every OpenCL device that can run a program: real GPUs first, then those that run on the CPU (PoCL).
+
+    A driver that is older than the processor compiles nothing for it. RuntimeError where there is no other.
+    """
     import pyopencl
 
-    found = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
+    found, failed = [], []
+    for device in (device for platform in pyopencl.get_platforms() for device in platform.get_devices()):
+        try:
+            pyopencl.Program(pyopencl.Context([device]), "__kernel void nothing() {}").build()
+            found.append(device)
+        except pyopencl.Error as error:
+            lines = str(error).split("\n")
+            why = next((line for line in lines if line.startswith("error:")), lines[0])
+            failed.append(f"the driver of {device.name.strip()} compiles nothing for it: {why}")
+    if failed and not found:
+        raise RuntimeError("; ".join(failed))
     return sorted(found, key=lambda device: not device.type & pyopencl.device_type.GPU)
 
 

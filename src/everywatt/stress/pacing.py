@@ -95,7 +95,6 @@ class Role:
         """Just before a stretch is played: from here on is what the report is about."""
 
     def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
-        """Work until the end of the stretch."""
         pace(self, stretch, wait, offset=self.offset)
 
     def report(self) -> StepReport:

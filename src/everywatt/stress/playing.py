@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +31,7 @@ from everywatt.stress.results import StepResult, weighed
 ENGINES = ("own", "stress-ng")
 DISK_BYTES = 256 * 2**20
 """Free disk space below which nothing is written."""
-_GPU_CURE = "torch with CUDA, or: pip install 'everywatt[opencl]'"
+_GPU_CURE = "torch with CUDA, or: pip install 'everywatt[opencl]', or the system's driver: apt install pocl-opencl-icd"
 
 
 def plans(program: Program, engine: str = "own", folder: str | Path | None = None) -> list[Plan]:
@@ -159,7 +159,7 @@ class _Open:
     index: int
     start_ns: int
     end_ns: int
-    uid: str | None
+    uid: str | None = None
     mark: Any = None
     stolen_s: float | None = None
 
@@ -188,7 +188,8 @@ class _Player:
 
     def _run(self, stop: Stop) -> None:
         start_ns = self._crew.go()
-        for step in self._steps(start_ns):
+        for index, (begin_ns, end_ns) in enumerate(pairwise(self._program.edges_ns)):
+            step = _Open(index, start_ns + begin_ns, start_ns + end_ns)
             self._until(step.start_ns, lambda: None)
             step.uid = self._span(step)
             self._playing = step
@@ -211,10 +212,6 @@ class _Player:
         self._settle()
         for step in list(self._waiting):
             self._finish(step)
-
-    def _steps(self, start_ns: int) -> Iterator[_Open]:
-        for index, (begin_ns, end_ns) in enumerate(pairwise(self._program.edges_ns)):
-            yield _Open(index, start_ns + begin_ns, start_ns + end_ns, None)
 
     def _until(self, end_ns: int, stop: Stop) -> object:
         """Listen until this instant; gives why to stop, where something says so."""

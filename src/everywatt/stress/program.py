@@ -29,7 +29,7 @@ class Cpu:
 
     def __post_init__(self) -> None:
         if not 1 <= self.cores <= MOST_CORES:
-            raise UsageError(f"{self.cores} is not a valid number of cores.", cure="one core or more")
+            raise UsageError(f"{self.cores} is not a valid number of cores.", cure=f"1 to {MOST_CORES} cores")
         _share(self.percent, "of a core")
         if self.kind not in KINDS:
             raise UsageError(f"There is no kind of work '{self.kind}'.", cure=f"one of: {', '.join(KINDS)}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from everywatt.core.format import format_bytes
+from everywatt.core.jsonio import ToDict
 from everywatt.stress.crew import Worker
 from everywatt.stress.pacing import StepReport
 from everywatt.stress.program import Step
@@ -20,7 +20,7 @@ Reports = Mapping[str, Sequence[StepReport]]
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(ToDict):
     """One step that was played.
 
     start_ns, end_ns  CLOCK_MONOTONIC
@@ -30,6 +30,8 @@ class StepResult:
     notes             why less was reached than asked
     complete          False: the program was stopped inside this step
     """
+
+    JSON = "index start_ns end_ns duration_s asked reached notes complete"
 
     index: int
     step: Step
@@ -74,18 +76,6 @@ class StepResult:
         if missed is None or (missed > allowed and self.cpu_withheld_points >= missed - allowed):
             return None
         return abs(missed)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "index": self.index,
-            "start_ns": self.start_ns,
-            "end_ns": self.end_ns,
-            "duration_s": self.duration_s,
-            "asked": self.asked,
-            "reached": dict(self.reached),
-            "notes": list(self.notes),
-            "complete": self.complete,
-        }
 
 
 def weighed(

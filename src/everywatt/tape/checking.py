@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import TapeDamaged
-from everywatt.tape import schema
+from everywatt.tape import codec, schema
 from everywatt.tape.opening import Opened
 from everywatt.tape.sealing import Tally
 
@@ -83,7 +83,7 @@ def checked(path: Path, table: str, row: tuple[Any, ...] | None) -> tuple[Any, .
     """The row without its checksum. Raises TapeDamaged where that does not match."""
     if row is None:
         raise TapeDamaged(f"{path}: table {table} lost a row.")
-    if schema.checksum(table, row[:-1]) != row[-1]:
+    if codec.checksum(table, row[:-1]) != row[-1]:
         raise TapeDamaged(f"{path}: table {table}, row {row[0]}: the checksum does not match.")
     if column := _odd_column(table, row[:-1]):
         raise TapeDamaged(f"{path}: table {table}, row {row[0]}: its {column} is of a type that it never has.")
@@ -204,7 +204,7 @@ def _table_problems(db: sqlite3.Connection, table: str, tally: Tally) -> Iterato
     seqs: dict[int, int] = {}
     numbered = schema.COLUMNS[table][0] == "id"
     for row in db.execute(f"{schema.SELECT[table]} ORDER BY 1"):
-        if not isinstance(row[-1], int) or schema.checksum(table, row[:-1]) != row[-1]:
+        if not isinstance(row[-1], int) or codec.checksum(table, row[:-1]) != row[-1]:
             yield table, row[0], "crc", "the checksum does not match."
             continue
         tally.add(row[-1])
@@ -218,6 +218,12 @@ def _table_problems(db: sqlite3.Connection, table: str, tally: Tally) -> Iterato
                 return
 
 
+def odd_edges(db: sqlite3.Connection, widths: Mapping[int, int]) -> set[int]:
+    """Groups, of these with so many channels, with inline reads that do not have their channels."""
+    sizes = db.execute("SELECT DISTINCT grp, length(data) FROM edge").fetchall()
+    return {group for group, size in sizes if group in widths and size != 8 * widths[group]}
+
+
 class Salvage:
     """Reads what is left of a file that was cut off, and says where each table ends."""
 
@@ -228,11 +234,10 @@ class Salvage:
         self._said: set[str] = set()
 
     def rows(self, table: str, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """Rows as far as they can be read."""
         last: Any = None
         try:
             for row in self.db.execute(sql, values):
-                if schema.checksum(table, row[:-1]) != row[-1]:
+                if codec.checksum(table, row[:-1]) != row[-1]:
                     raise sqlite3.DatabaseError("checksum")
                 last = row[0]
                 yield row

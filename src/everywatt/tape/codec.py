@@ -1,4 +1,5 @@
-"""Columns as bytes, without numpy: plain, constant, or differences of whole numbers, deflated where that is smaller.
+"""Columns as bytes, without numpy: plain, constant, or differences of whole numbers, deflated where that is smaller;
+and the checksum of a row.
 
 A frame's `data` is one byte of flags, then (deflated as a whole where it is short) for each column a tag, the length of
 its bytes, and its bytes. The columns are read, read − late, late − early, then the channels. A column can be decoded
@@ -11,11 +12,14 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from operator import eq, sub
 from typing import Any, Final, Literal
+
+from everywatt.core.errors import TapeError
+from everywatt.core.jsonio import text
 
 DEFLATED: Final = 1  # the whole body
 BREAK: Final = 2  # rows before this frame were lost: it does not continue the one before
@@ -25,6 +29,7 @@ _HEAD: Final = struct.Struct("<BI")
 _WHOLE_BELOW_ROWS: Final = 256
 _PACK_ABOVE_BYTES: Final = 512
 _SAMPLE_BYTES: Final = 2048
+_LONG_BYTES: Final = 4096
 _WORTH: Final = 0.7
 _EXACT: Final = float(1 << 53)
 _NEGATIVE_ZERO: Final = struct.pack("<d", -0.0)
@@ -190,3 +195,32 @@ def extend(column: array[Any], tag: int, data: bytes | memoryview, rows: int) ->
 @lru_cache(maxsize=64)
 def _layout(first: str, kind: int, rows: int) -> struct.Struct:
     return struct.Struct(f"<{first}{rows - 1}{_DIFF_CODE[kind]}")
+
+
+def checksum(table: str, values: Iterable[Any]) -> int:
+    """CRC-32 over a row's table and columns (without its own checksum), types and lengths included."""
+    crc, parts = 0, [table.encode()]
+    for value in values:
+        if value is None:
+            parts.append(b"n")
+        elif isinstance(value, int):
+            parts.append(b"i%d" % value)
+        elif isinstance(value, float):
+            parts.append(b"f" + struct.pack("<d", value))
+        else:
+            data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+            parts.append(b"%s%d:" % (b"s" if isinstance(value, str) else b"b", len(data)))
+            if len(data) > _LONG_BYTES:  # copying it would cost more than another call
+                crc, parts = zlib.crc32(data, zlib.crc32(b"".join(parts), crc)), []
+            else:
+                parts.append(data)
+    return zlib.crc32(b"".join(parts), crc)
+
+
+def sealed_row(table: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    """The row with its checksum at the end, ready for INSERT; TapeError for a number that SQLite cannot hold."""
+    clean = [text(value) if isinstance(value, str) else value for value in values]
+    for value in clean:
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise TapeError(f"A tape holds no number like {value:#x}.")
+    return (*clean, checksum(table, clean))

@@ -22,6 +22,7 @@ from everywatt.tape.reader import Frame, StoredGroup, Tape
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 # Rows of a tape that still grows: of the newest, as many are kept decoded once there are more than the first number.
 MOST_GROWN_ROWS: Final = 60_000
 KEPT_ROWS: Final = 20_000

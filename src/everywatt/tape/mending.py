@@ -18,7 +18,7 @@ from everywatt.core.clocks import SystemClock
 from everywatt.core.errors import TapeError
 from everywatt.core.jsonio import dumps
 from everywatt.core.platforms import user_id
-from everywatt.tape import SUFFIX, places, schema, sealing
+from everywatt.tape import SUFFIX, codec, places, schema, sealing
 from everywatt.tape.reader import Tape
 
 # A recorder writes every few seconds; a file that rested for so long is not in the midst of being made either.
@@ -134,7 +134,7 @@ def _say_so(db: sqlite3.Connection, last_ns: int) -> None:
     from everywatt.tape.exporting import iso
 
     when = iso(SystemClock().utc_ns())
-    db.execute(schema.REPLACE["meta"], schema.sealed_row("meta", ("sealed_later", dumps(when))))
+    db.execute(schema.REPLACE["meta"], codec.sealed_row("meta", ("sealed_later", dumps(when))))
     number = db.execute("SELECT ifnull(max(id), 0) + 1 FROM note").fetchone()[0]
     text = "The recorder ended without sealing the tape: rows that it had not written yet are missing."
-    db.execute(schema.INSERT["note"], schema.sealed_row("note", (number, last_ns, KIND, text, dumps({"sealed": when}))))
+    db.execute(schema.INSERT["note"], codec.sealed_row("note", (number, last_ns, KIND, text, dumps({"sealed": when}))))

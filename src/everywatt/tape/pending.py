@@ -91,18 +91,25 @@ class Buffer:
     def append(self, group: int, rows: Sequence[Row]) -> list[Found]:
         """Accumulate rows; gives the gaps they showed."""
         state = self._group(group)
+        for row in rows:
+            self.must_fit(group, row)
         if len(rows) > 1:
             rows = sorted(rows, key=publication_ns)
         return [gap for row in rows for gap in self._append_one(state, group, row)]
+
+    def must_fit(self, group: int, row: Row) -> None:
+        """UsageError where a row has not the channels of its group: no reader would know what its values are."""
+        info = self._group(group).info
+        if len(row.values) != len(info.channels):
+            raise UsageError(
+                f"Group {info.name} has {len(info.channels)} channels, but a row has {len(row.values)} values."
+            )
 
     def suspended(self, group: int) -> None:
         """The machine slept since the last row of a group."""
         self._group(group).accumulator.suspended()
 
     def _append_one(self, state: _Group, group: int, row: Row) -> list[Found]:
-        width = len(state.info.channels)
-        if len(row.values) != width:
-            raise UsageError(f"Group {state.info.name} has {width} channels, but a row has {len(row.values)} values.")
         at_ns = publication_ns(row)
         if state.accumulator.last_ns is not None and at_ns <= state.accumulator.last_ns:
             state.dropped += 1
@@ -162,7 +169,7 @@ class Buffer:
                 continue
             start_ns, end_ns, rows = state.losses
             gap = (self.next_id("gap"), group, None, start_ns, end_ns, "lost", None, None)
-            self.put(schema.INSERT["gap"], schema.sealed_row("gap", gap))
+            self.put(schema.INSERT["gap"], codec.sealed_row("gap", gap))
             text = f"The tape could not be written for so long that {rows} rows of {state.info.name} were dropped."
             self._note(end_ns, text, {"group": group, "rows": rows})
             state.losses, said = None, True
@@ -175,7 +182,7 @@ class Buffer:
 
     def _note(self, at_ns: int, text: str, data: dict[str, Any]) -> None:
         note = (self.next_id("note"), at_ns, "lost", text, dumps(data))
-        self.put(schema.INSERT["note"], schema.sealed_row("note", note))
+        self.put(schema.INSERT["note"], codec.sealed_row("note", note))
 
     def refuse(self) -> bool:
         """True, and counted, where no more small rows can be kept."""
@@ -217,7 +224,7 @@ class Buffer:
         """Rows that begin with their group, with their numbers in the table and in the group."""
         for number, (group, *columns) in enumerate(rows, self._ids.get(table, 0) + 1):
             seqs[group] += 1
-            yield schema.sealed_row(table, (number, group, seqs[group], *columns))
+            yield codec.sealed_row(table, (number, group, seqs[group], *columns))
 
     def written(self) -> None:
         frames, tables, others = self._in_flight

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -154,6 +155,10 @@ class Tape:
                     pass
             trouble += self._salvage.sentences
         self.trouble: tuple[str, ...] = tuple(trouble)
+        if verify and not truncated:
+            widths = {group.id: len(group.info.channels) for group in self.groups}
+            for number in sorted(checking.odd_edges(self._db, widths)):
+                self._leaves_out(self.group(number))
 
     def _rows(self, table: str, where: str = "", values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         """Rows of a table without their checksum, which is verified."""
@@ -206,21 +211,30 @@ class Tape:
         return list(self._anchors)
 
     def edges(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[Row]:
-        """Rows of a group that the measured program read itself (in that time), in the order in which they came."""
-        width = len(self.group(group_id).info.channels)
+        """Rows of a group that the measured program read itself (in that time), in the order in which they came.
+
+        Without those that do not have its channels, as recorders once took them from programs: `trouble` says so.
+        """
+        group = self.group(group_id)
+        width = len(group.info.channels)
         asked = (start_ns or -(2**62), end_ns or 2**62)
         numbers = self._edge_numbers(group_id, *asked)
         rows: list[Row] = []
         where = "WHERE id BETWEEN ? AND ? AND grp=? AND read_ns BETWEEN ? AND ?"
         if numbers is None:
             return rows
-        for number, _, read_ns, early_ns, late_ns, data in self._rows("edge", where, (*numbers, group_id, *asked)):
-            if not isinstance(data, bytes) or len(data) != 8 * width:
-                raise TapeDamaged(
-                    f"{self.path}: table edge, row {number} has {len(data or b'') // 8} values, not {width}."
-                )
+        for _, _, read_ns, early_ns, late_ns, data in self._rows("edge", where, (*numbers, group_id, *asked)):
+            if data is None or len(data) != 8 * width:
+                self._leaves_out(group)
+                continue
             rows.append(Row(read_ns, early_ns, late_ns, tuple(array("d", data))))
         return rows
+
+    def _leaves_out(self, group: StoredGroup) -> None:
+        width = len(group.info.channels)
+        said = f"Reads at span edges of {group.info.name} that do not have its {width} values are left out."
+        if said not in self.trouble:
+            self.trouble = (*self.trouble, said)
 
     def _edge_numbers(self, group_id: int, start_ns: int, end_ns: int) -> tuple[int, int] | None:
         if not self.sealed:
@@ -348,7 +362,7 @@ class Tape:
             after = self._db.execute(sql, (group_id, end_ns)).fetchone()
             high = after[0] if after else high
         sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns BETWEEN ? AND ? ORDER BY first_ns"
-        yield from self._db.execute(sql, (group_id, low, high))
+        yield from chain(self._db.execute(sql, (group_id, low, high)))  # a chain closes no cursor of a closed tape
 
     def _tight_rows(self, group_id: int, start_ns: int, end_ns: int) -> Iterator[tuple[Any, ...]]:
         """One statement for most windows: every look-up in a tape that is not in memory waits for the disk."""
@@ -360,7 +374,7 @@ class Tape:
             yield row
         if reached_ns < end_ns:
             sql = f"{schema.SELECT['frame']} WHERE grp=? AND first_ns>? ORDER BY first_ns LIMIT 1"
-            yield from self._db.execute(sql, (group_id, end_ns))
+            yield from chain(self._db.execute(sql, (group_id, end_ns)))
 
     def _frame(self, group: StoredGroup, row: tuple[Any, ...]) -> Frame:
         number, _, seq, first_ns, last_ns, n, cum, data = row

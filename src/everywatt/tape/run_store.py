@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,9 +50,10 @@ def existing_home(
     argument: Path | None = None, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Path:
     """The folder that runs are read from; nothing is made. One that was asked for is left where it cannot be made."""
-    wanted, _ = _wanted(argument, environ, cwd)
+    wanted, by_default = _wanted(argument, environ, cwd)
     state = state_folder(environ)
-    kept_elsewhere = not wanted.is_dir() and state.is_dir() and (argument is None or not can_make(wanted))
+    there = os.access(wanted, os.F_OK) if by_default else wanted.is_dir()  # the working folder may be closed to us
+    kept_elsewhere = not there and state.is_dir() and (argument is None or not can_make(wanted))
     return state if kept_elsewhere else wanted
 
 
@@ -166,3 +168,13 @@ def find_run(name: str | Path, home: Path) -> Path:
             return path
         raise RunNotFound(f"{path} contains no tape.", cure="everywatt list")
     raise RunNotFound(f"There is no run '{text}' in {home}.", cure="everywatt list")
+
+
+def run_argument(path: Path, home: Path) -> str:
+    """The word of a command line that means this run: its name in the folder of runs, its path elsewhere; quoted."""
+    name = path.stem if path.is_file() else path.name
+    try:
+        named = find_run(name, home).samefile(path)
+    except RunNotFound:
+        named = False
+    return shlex.quote(name if named else str(path.absolute()))

@@ -1,21 +1,14 @@
-"""What is inside a tape file: the tables, their columns, the checksum of a row."""
+"""What is inside a tape file: the tables and their columns."""
 
 from __future__ import annotations
 
 import sqlite3
-import struct
-import zlib
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-from everywatt.core.errors import TapeError
-from everywatt.core.jsonio import text
+from typing import Final
 
 APPLICATION_ID: Final = 0x45574154
 VERSION: Final = 1
 VERIFY_BELOW_BYTES: Final = 64 << 20
 MOST_BLOB_BYTES: Final = 64 << 20
-_LONG_BYTES: Final = 4096
 # What sqlite3 raises for damaged bytes; its own messages may hold bytes that are no text.
 BROKEN: Final = (sqlite3.Error, UnicodeDecodeError, OverflowError)
 
@@ -76,32 +69,3 @@ REPLACE: Final[dict[str, str]] = {table: "INSERT OR REPLACE" + text[6:] for tabl
 SELECT: Final[dict[str, str]] = {
     table: f"SELECT {', '.join((*columns, 'crc'))} FROM {table}" for table, columns in COLUMNS.items()
 }
-
-
-def checksum(table: str, values: Iterable[Any]) -> int:
-    """CRC-32 over a row's table and columns (without its own checksum), types and lengths included."""
-    crc, parts = 0, [table.encode()]
-    for value in values:
-        if value is None:
-            parts.append(b"n")
-        elif isinstance(value, int):
-            parts.append(b"i%d" % value)
-        elif isinstance(value, float):
-            parts.append(b"f" + struct.pack("<d", value))
-        else:
-            data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-            parts.append(b"%s%d:" % (b"s" if isinstance(value, str) else b"b", len(data)))
-            if len(data) > _LONG_BYTES:  # copying it would cost more than another call
-                crc, parts = zlib.crc32(data, zlib.crc32(b"".join(parts), crc)), []
-            else:
-                parts.append(data)
-    return zlib.crc32(b"".join(parts), crc)
-
-
-def sealed_row(table: str, values: Sequence[Any]) -> tuple[Any, ...]:
-    """The row with its checksum at the end, ready for INSERT; TapeError for a number that SQLite cannot hold."""
-    clean = [text(value) if isinstance(value, str) else value for value in values]
-    for value in clean:
-        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise TapeError(f"A tape holds no number like {value:#x}.")
-    return (*clean, checksum(table, clean))

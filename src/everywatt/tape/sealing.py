@@ -84,7 +84,7 @@ def _write_compact(db: sqlite3.Connection, part: Path, sealed_ns: int, mode: int
                 counts[table] = tally.result()
         for statement in schema.INDEXES.values():
             new.execute(statement)
-        new.execute(schema.INSERT["seal"], schema.sealed_row("seal", (1, sealed_ns, dumps(counts))))
+        new.execute(schema.INSERT["seal"], codec.sealed_row("seal", (1, sealed_ns, dumps(counts))))
         new.execute("COMMIT")
     finally:
         new.close()
@@ -112,7 +112,7 @@ class Tally:
 
 
 def _checked(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
-    if schema.checksum(table, row[:-1]) != row[-1]:
+    if codec.checksum(table, row[:-1]) != row[-1]:
         raise TapeDamaged(f"Table {table}, row {row[0]}: the checksum does not match.")
     return row
 
@@ -158,7 +158,7 @@ class _Builder:
         data = codec.encode_frame(columns, self.n, self.flags)
         row = (number, self.group, self.seq, self.first_ns, self.last_ns, self.n, self.cum, data)
         self._begin()
-        return schema.sealed_row("frame", row)
+        return codec.sealed_row("frame", row)
 
 
 def _compact_frames(db: sqlite3.Connection, frames: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:

@@ -71,7 +71,9 @@ def _content_findings(path: Path, tape: Tape) -> Iterator[Finding]:
                 yield Finding(
                     path, "gap", None, "kind", f"A gap of kind {gap.kind} from {gap.start_ns} to {gap.end_ns}."
                 )
+        said = len(tape.trouble)
         tape.edges(group.id)
+        yield from (Finding(path, "edge", None, "data", sentence) for sentence in tape.trouble[said:])
         tape.tables(group.id)
     known = {span.id for span in tape.spans()}
     for number, span in enumerate(tape.spans(), 1):

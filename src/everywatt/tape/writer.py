@@ -16,7 +16,7 @@ from everywatt.core.clocks import NS, Anchor, Clock, SystemClock
 from everywatt.core.errors import RunExists, TapeError, UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Note, Point, Span
-from everywatt.tape import SUFFIX, places, schema, sealing
+from everywatt.tape import SUFFIX, codec, places, schema, sealing
 from everywatt.tape.accumulate import Found
 from everywatt.tape.pending import Buffer, PendingTable
 
@@ -141,6 +141,7 @@ class TapeWriter:
 
     def edge(self, group: int, row: Row) -> None:
         """Store a row that the measured program read itself, where a span starts or ends."""
+        self._buffer.must_fit(group, row)
         if self._buffer.refuse():
             return
         data = array("d", row.values).tobytes()
@@ -168,7 +169,7 @@ class TapeWriter:
         number, span = entry
         merged = {**span.attributes, **(attributes or {})}
         closed = Span(span.id, span.name, span.start_ns, at_ns, span.parent, merged)
-        self._buffer.put(schema.REPLACE["span"], schema.sealed_row("span", (number, *_span_columns(closed))))
+        self._buffer.put(schema.REPLACE["span"], codec.sealed_row("span", (number, *_span_columns(closed))))
 
     def point(self, point: Point) -> None:
         if self._buffer.refuse():
@@ -183,10 +184,10 @@ class TapeWriter:
         self._insert("anchor", number, anchor.monotonic_ns, anchor.utc_ns, anchor.boottime_ns, anchor.error_ns)
 
     def set_meta(self, key: str, value: Any) -> None:
-        self._buffer.put(schema.REPLACE["meta"], schema.sealed_row("meta", (key, dumps(value))))
+        self._buffer.put(schema.REPLACE["meta"], codec.sealed_row("meta", (key, dumps(value))))
 
     def _insert(self, table: str, *values: Any) -> None:
-        self._buffer.put(schema.INSERT[table], schema.sealed_row(table, values))
+        self._buffer.put(schema.INSERT[table], codec.sealed_row(table, values))
 
     def flush(self, *, energy_only: bool = False) -> None:
         """Write all that is buffered in one transaction, and checkpoint when it is time.

@@ -169,6 +169,13 @@ def test_a_published_table_is_checked_against_its_runs(small, large):
     assert check_board(told, gone) == [("small", "run", "There is no run small.")]
 
 
+@pytest.mark.parametrize("field", ["dataset", "scope", "boundary"])
+def test_what_a_published_table_says_of_all_rows_is_checked(small, large, field):
+    told = json.loads(json.dumps(leaderboard([small, large]).to_dict())) | {field: "another"}
+    (wrong,) = check_board(told, {run.name: run for run in (small, large)}.__getitem__)
+    assert wrong[1] == field
+
+
 def test_regressions_find_what_a_token_costs(folder):
     rising = made(folder, "rising", lambda n: 5.0 + n, lambda n: True)
     _, (found,) = evaluate_folder(rising)

@@ -20,7 +20,7 @@ from everywatt.bench.llm.records import (
     recorded_items,
     score_entry,
 )
-from everywatt.bench.llm.result import knee, repeats_data
+from everywatt.bench.llm.result import agreement, knee, repeats_data
 from everywatt.bench.llm.rows import LlmResult, figure_rows, write_query_parquet
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.energy import Energy
@@ -82,6 +82,32 @@ def test_always_the_same_verdict_is_not_certainty(verdict):
     assert joule.high - joule.low > 0.02
     correct = found.figures["energy_per_correct_answer"]
     assert (correct.refused == "no answer is correct") == (verdict == "wrong")
+
+
+@pytest.mark.parametrize("right", [1, 2, 19])
+def test_a_figure_for_each_joule_is_never_surer_than_its_accuracy(right):
+    found = metrics(
+        "concurrency 1", [record(n, "right" if n < right else "wrong") for n in range(20)], bill(20, share=0.0)
+    )
+    joule, accuracy = found.figures["accuracy_per_joule_mean"], found.accuracy
+    assert joule.low <= accuracy.low / 10 * 1.001 and joule.high >= accuracy.high / 10 * 0.999
+
+
+def test_all_right_answers_cost_as_unequally_as_they_did():
+    uneven = bill(20, share=0.0)
+    queries = {f"s{n}": replace(uneven.queries[f"s{n}"], energy=energy(1.0 + 18.0 * (n % 2), 0.0)) for n in range(20)}
+    found = metrics("concurrency 1", [record(n) for n in range(20)], replace(uneven, queries=queries))
+    correct = found.figures["energy_per_correct_answer"]
+    assert correct.low < 7.0 and correct.high > 13.0  # a mean of 20 that are 1 or 19 J: 10 ± 4
+
+
+def test_queues_too_short_to_see_are_refused_beside_a_query_without_one():
+    seen = bill(4)
+    short = {"queue": (0.5, 1), "prefill": (2.0, 5), "decode": (7.5, 5)}
+    queries = {name: one if name == "s0" else replace(one, phases=short) for name, one in seen.queries.items()}
+    found = metrics("concurrency 1", [record(n) for n in range(4)], replace(seen, queries=queries))
+    assert "3 of 4 queues are covered by fewer than 3 readings" in found.figures["queue_energy"].refused
+    assert metrics("concurrency 1", [record(n) for n in range(4)], seen).figures["queue_energy"].value == 0
 
 
 def test_an_interval_wider_than_the_figure_ends_at_nothing():
@@ -262,6 +288,13 @@ def test_a_record_holds_what_was_asked(tmp_path):
     assert found.items[0]["prompt"] == "2 + 2?" and found.items[0]["columns"] == {"topic": "sums", "k": 3}
     header, line = LlmResult("run", {}, (found,)).to_csv().splitlines()
     assert "dataset.topic" in header and "sums" in line and "prefill_j" in header
+
+
+def test_the_same_answer_agrees_with_one_that_was_scored_elsewhere():
+    mine, theirs = (replace(record(0), score=Score("right", found)) for found in ("A", None))
+    assert agreement([mine], [theirs]).value == agreement([theirs], [mine]).value == 1.0
+    other = replace(theirs, answer=replace(theirs.answer, text="y"))
+    assert agreement([mine], [other]).value == 0.0
 
 
 def test_a_failed_query_without_a_scorer_is_not_wrong():

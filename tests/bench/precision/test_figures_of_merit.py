@@ -203,3 +203,42 @@ def test_a_verdict_on_modelled_energy_says_so_and_cpu_time_leads():
     assert cpu == "int8: CPU time: no difference in CPU time larger than 2.0 % compared with fp32"
     assert energy.startswith("int8 uses 50") and energy.endswith(" less energy than fp32 (modelled)")
     assert not any("modelled" in line for line in result.verdicts())
+
+
+def modelled_result():
+    """As `precision_result`, with modelled energies of which only half is certain."""
+
+    def modelled(trial):
+        wide = Budget((Term("model", "m", 0.5 * trial.energy.value),))
+        return replace(trial, energy=replace(trial.energy, pedigree="modelled", budget=wide))
+
+    result = precision_result()
+    rows = [
+        replace(
+            row,
+            figures=replace(
+                row.figures,
+                trials=tuple(map(modelled, row.trials)),
+                gross=row.figures.gross and replace(row.figures.gross, low=0.3, high=0.7),
+            ),
+        )
+        for row in result.rows
+        if row.figures is not None
+    ]
+    return replace(result, rows=tuple(rows))
+
+
+def test_cpu_time_leads_the_table_where_energy_is_modelled():
+    cost = modelled_result().tables()[0]
+    assert cost.headers[2:4] == ["CPU time / batch", "energy / sample"] and cost.cells()[0][2].startswith("400")
+    assert "CPU time / batch" not in precision_result().tables()[0].headers
+
+
+def test_shares_and_trials_have_the_digits_of_their_intervals():
+    result = modelled_result()
+    shares = result.tables()[2]
+    assert shares.title == "percent of fp32" and shares.headers[0] == "precision"
+    int8 = dict(zip(shares.headers, shares.cells()[2], strict=True))
+    assert (int8["energy / sample"], int8["samples / J"], int8["on disk"]) == ("50", "200", "100.0"), int8
+    first = dict(zip((trials := result.trial_table()).headers, trials.cells()[0], strict=True))
+    assert first["energy / batch"] == "19.8 J"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from statistics import stdev
 
@@ -151,3 +152,15 @@ def test_a_training_that_was_interrupted_is_in_no_mean(world):
     assert {name: len(one.trials) for name, one in found.items()} == {"fp32": 3, "bf16": 3} | {last: 2}
     whole = [one.seconds for one in result.trained if one.precision == last][:2]
     assert found[last].seconds.value == pytest.approx(sum(whole) / 2)
+
+
+def test_a_ratio_of_modelled_energies_says_so(world):
+    meter = Meter("train", sensors=["virtual"])
+    meter.start()
+    lab = TrainLab(TrainJob(device="cpu", epochs=1), meter, cool=False, worker=lambda: VirtualTrainer(world, None))
+    lab.work()
+    result = lab.result(meter.stop())
+    assert result.remarks()[0].endswith("of the energy of fp32")
+    epochs = tuple(replace(one, energy=replace(one.energy, pedigree="modelled")) for one in result.trained[1].epochs)
+    modelled = replace(result, trained=(result.trained[0], replace(result.trained[1], epochs=epochs)))
+    assert modelled.remarks()[0].endswith("of the energy of fp32 (modelled)")

@@ -130,6 +130,11 @@ def test_how_sure_our_own_joules_were_comes_back(told, pedigree, gain_pct):
     assert facts.gain_pct == (None if gain_pct is None else pytest.approx(gain_pct, abs=0.05))
 
 
+def test_a_lopsided_interval_comes_back_as_wide_as_its_wide_side():
+    _, facts = certainty({"energy": {"joules": 10.0, "low": 0.0, "high": 32.0, "pedigree": "modelled"}})
+    assert facts.gain_pct == pytest.approx(220.0)
+
+
 def test_our_export_means_what_the_tool_means(place):
     """A GPU and a processor: joules apart, time for each token of the whole query, a time of day as a number."""
     folder = profile(place / "p", [metrics(50.0, 2.0, cpu=20.0), metrics(70.0, 4.0, cpu=30.0)])

@@ -43,6 +43,14 @@ def test_the_offset_is_idles_where_idle_was_measured_and_the_workers_where_it_wa
     assert (idle.terms, work.by_source()["offset"], work.by_source()["gain"]) == ((), 3.0, 5.0)
 
 
+def test_what_is_above_idle_is_off_by_as_much_as_the_edges_where_that_is_much():
+    idle, work, lost = owners([0.0, 6.0, 1.0], [400.0, 0.0, 0.0], "measured", spread_w=0.0)
+    assert "edges" not in idle.by_source()
+    assert (work.by_source()["edges"], lost.by_source()["edges"]) == pytest.approx((2.0 * 6 / 7, 2.0 / 7))
+    idle, work = owners([0.0, 60.0], [400.0, 0.0], "measured", spread_w=0.0)
+    assert work.by_source()["edges"] == pytest.approx(2.0 * 60 / 460)
+
+
 def test_one_worker_alone_has_no_doubt_about_its_share():
     _, work = owners([0.0, 60.0], [40.0, 0.0])
     assert "split" not in work.by_source()

@@ -14,7 +14,7 @@ from everywatt.batch.items import Item
 from everywatt.batch.journal import FAILED, Attempt, State
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_energy, print_quantity
-from everywatt.report.html.batch import batch_of, batch_view, scaling_view
+from everywatt.report.html.batch import batch_figures, batch_of, batch_view, scaling_view
 from everywatt.report.html.data import ledger_of, ledger_view, quality_view, report_document
 from everywatt.report.html.lines import lines_of
 from everywatt.report.html.page import page
@@ -43,6 +43,16 @@ def test_every_device_with_its_items_and_what_waiting_cost(runs):
     middle = median(runtimes.values())
     slow = [name for name, seconds in runtimes.items() if seconds > max(3 * middle, middle + 0.1)]
     assert [row[0] for row in view["stragglers"]] == sorted(slow, key=runtimes.get, reverse=True)
+
+
+def test_cpu_time_of_an_item_leads_where_its_energy_is_modelled(runs):
+    measured = batch_of(runs[1])
+    assert [one["label"] for one in batch_figures(measured)] == ["Items done", "Energy per item"]
+    modelled = replace(measured, total=replace(measured.total, pedigree="modelled"))
+    done, cpu, energy = batch_figures(modelled)
+    assert (done["label"], cpu["label"], energy["label"]) == ("Items done", "CPU time per item", "Energy per item")
+    assert f"{cpu['value']} of CPU time/item" in modelled.headline
+    assert energy["about"] == "modelled energy of the batch / items done"
 
 
 def test_use_over_time_is_a_row_for_each_card(runs):
@@ -152,3 +162,10 @@ def test_a_page_with_two_thousand_failed_items_is_below_a_megabyte(runs, monkeyp
     line = replace(lines_of(run)[0], series=ticks)
     monkeypatch.setattr("everywatt.report.html.data.lines_of", lambda run, tell: [line])
     assert len(page(report_document([run])).encode()) < 1_000_000
+
+
+def test_lanes_and_use_are_of_the_same_time(runs):
+    view = batch_view(runs[1], batch_of(runs[1]))
+    windows = [attempt["window_s"] for item in view["items"] for attempt in item["attempts"]]
+    assert view["heat"]["from_s"] == pytest.approx(min(start for start, _ in windows), abs=1e-3)
+    assert view["heat"]["to_s"] == pytest.approx(max(end for _, end in windows), abs=1e-3)

@@ -13,7 +13,7 @@ from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Span
 from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.ledger.text import ledger_table
-from everywatt.report.html.data import ledger_view, report_document, run_view
+from everywatt.report.html.data import ledger_view, provenance, report_document, run_view
 from everywatt.report.html.lines import lines_of, total_line
 from everywatt.report.html.spans import overlap
 from everywatt.report.text import summary
@@ -138,10 +138,10 @@ def test_ticks_before_a_cards_phase_was_found_draw_no_wild_slope(tmp_path):
     assert len(line.series) >= 39 and line.series.values == pytest.approx(np.full(len(line.series), 100.0), rel=1e-6)
     assert line.watts.max() == pytest.approx(100.0)
 
-    # Where the phase is never found there is nothing better, and all are drawn.
+    # Where the phase is never found any step may hold two publications: the mean of a longer stretch is drawn.
     blunt = [Row(at(k / 10), at(k / 10 - 0.1), at(k / 10), (10.0 * k,)) for k in range(12)]
     (line,) = lines_of(everywatt.load(write_tape(tmp_path / "never.tape", [(group, 0.1, blunt)])))
-    assert len(line.series) == 12
+    assert len(line.series) == 2 and line.watts == pytest.approx([100.0])
 
 
 def test_provenance_and_the_command_to_reproduce(view):
@@ -335,6 +335,12 @@ def test_every_owner_has_a_name(tmp_path):
     assert "(blank) [7]" in [row[0] for row in ledger_table(run.ledger()).cells()]
 
 
+def test_the_environment_names_every_host(tmp_path):
+    for host in ("node-a", "node-b"):
+        write_machine(tmp_path / f"{host}-0001.tape", {"cpu.0": [80.0] * 4}, seconds=4, host=host)
+    assert dict(provenance(everywatt.load(tmp_path)))["Host"] == "node-a, node-b"
+
+
 def test_hosts_that_ran_at_the_same_time_took_that_time_once(tmp_path):
     for host in ("node-a", "node-b", "node-c"):
         write_machine(
@@ -346,3 +352,81 @@ def test_hosts_that_ran_at_the_same_time_took_that_time_once(tmp_path):
     shown = {one["label"]: one["value"] for one in view["figures"]}
     assert (shown["Duration"], shown["Mean power"]) == ("20.0 s", "675.0 W")
     assert [device["share"] for device in view["devices"]] == pytest.approx([80 / 675, 145 / 675] * 3)
+
+
+def test_the_highest_reading_is_that_of_the_table_of_devices(tmp_path):
+    """Its digits are those that the interval of the device's energy leaves, as `everywatt show` prints them."""
+    from tapes import gauge_group, write_tape
+
+    ticks = rows(lambda t: 99.5312, 0, 4, 0.1)
+    tape = write_tape(tmp_path / "a.tape", [(gauge_group(period_s=0.1, window_s=0.1, gain_pct=5.0), 0.1, ticks)])
+    view = run_view(everywatt.load(tape), Factors(), None, lambda share, text: None)
+    (highest,) = [figure for figure in view["figures"] if figure["label"] == "Highest reading"]
+    assert highest == {"label": "Highest reading", "value": view["devices"][0]["power_shown"][3], "about": "of gpu.0"}
+
+
+def test_every_device_of_a_group_has_its_sensor(tmp_path):
+    """The memory beside a package is a channel of the package's group."""
+    from dataclasses import replace
+
+    from tapes import write_tape
+
+    from everywatt.core.channels import Channel, Domain, Facts, Kind, Row
+
+    group = counter_group(quantum=6e-5)
+    memory = Channel("dram.0.energy", "J", Kind.COUNTER, "dram.0", Domain.DRAM, facts=Facts(quantum=6e-5))
+    group = replace(group, channels=(*group.channels, memory), label="package-0")
+    ticks = [Row(at(n / 10), at(n / 10), at(n / 10), (5.0 * n, 1.0 * n)) for n in range(41)]
+    run = everywatt.load(write_tape(tmp_path / "a.tape", [(group, 0.1, ticks)]))
+    view = run_view(run, Factors(), None, lambda share, text: None)
+    assert {row["name"]: (row["sensor"], row["label"]) for row in view["devices"]} == {
+        "cpu.0": ("test", "package-0"),
+        "dram.0": ("test", "package-0"),
+    }
+
+
+def test_rates_are_those_that_the_command_prints(view, run):
+    from everywatt.report.text import RunReport
+
+    lines = RunReport(run).tables()[0].notes
+    assert view["quality"]["rates"]
+    for rate in view["quality"]["rates"]:
+        (line,) = [line for line in lines if line.startswith(f"  rate    {rate['name']}: ")]
+        assert f"requested {rate['requested_shown']}, achieved {rate['achieved_shown']}" in line
+
+
+def test_a_failed_command_is_a_caveat(tmp_path):
+    from tapes import gauge_group, write_tape
+
+    groups = [(gauge_group(period_s=0.1, window_s=0.1), 0.1, rows(lambda t: 100.0, 0, 2, 0.1))]
+    spans = [("run", 0.0, 2.0, None, {"role": "run", "exit_code": 3})]
+    run = everywatt.load(write_tape(tmp_path / "a.tape", groups, spans))
+    words = "The command ended with exit code 3."
+    assert words in run_view(run, Factors(), None, lambda share, text: None)["warnings"]
+    assert f"  ! {words}" in summary(run)
+
+
+def test_a_counter_that_was_read_once_more_before_it_published_drew_no_0_w(tmp_path):
+    """100 W. The last read, before the next publication, shows the value of the one before."""
+    from dataclasses import replace
+
+    from tapes import write_tape
+
+    from everywatt.core.channels import Row
+
+    group = replace(counter_group("gpu.0", period_s=0.1), tracked=True)
+    ticks = [Row(at(n / 10), at(n / 10 - 0.1), at(n / 10), (10.0 * min(n, 39),)) for n in range(41)]
+    (line,) = lines_of(everywatt.load(write_tape(tmp_path / "a.tape", [(group, 0.1, ticks)])))
+    assert line.watts.min() == pytest.approx(100.0) and line.series.values.min() == pytest.approx(100.0)
+
+
+def test_powers_of_a_device_are_those_that_the_command_prints(tmp_path):
+    from tapes import gauge_group, write_tape
+
+    ticks = rows(lambda t: 60.0 if t % 1 < 0.5 else 240.0, 0, 4, 0.1)
+    tape = write_tape(tmp_path / "a.tape", [(gauge_group(period_s=0.1, window_s=0.1, gain_pct=0.1), 0.1, ticks)])
+    run = everywatt.load(tape)
+    (device,) = run_view(run, Factors(), None, lambda share, text: None)["devices"]
+    mean, low, _, high = device["power_shown"]
+    (line,) = [line for line in summary(run) if line.startswith("  gpu.0 ")]
+    assert f"{mean} mean, {low.removesuffix(' W')} … {high}" in line

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from everywatt.footprint.carbon import Factors
+from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.report.html.site import site_page
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.monthly import month_of_site, period_of_site
@@ -39,3 +39,14 @@ def test_days_of_two_months_do_not_lie_on_one_another(tmp_path: Path) -> None:
     columns, marks = places(page)
     assert len(columns) == 3 and columns == sorted(set(columns))
     assert (marks[0], marks[-1]) == ("10-16", "11-16")
+
+
+def test_carbon_has_the_digits_of_its_energy(tmp_path: Path) -> None:
+    """8.10 MJ ± 0.71 at 56 g/kWh: 126 g, not 126.0."""
+    store = Store(tmp_path)
+    end_s = datetime(2026, 11, 15, 12, tzinfo=UTC).timestamp()
+    energy = {"energy_uj": 8_100_000_000_000, "low_uj": 7_390_000_000_000, "high_uj": 8_810_000_000_000}
+    store.append([JobOnNode(1, "n1", end_s - 3600, end_s, **energy, coverage=1.0)], "n1")
+    page = site_page(month_of_site(store, "2026-11", Factors(Intensity(56.0, "given"))))
+    assert "8.10 MJ ± 0.71" in page and "2250 Wh" in page
+    assert page.count("126 g CO2e") >= 2 and "126.0 g" not in page, "in the total and in the tables"

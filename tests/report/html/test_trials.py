@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from comparisons import EVIL, compared
@@ -63,6 +64,14 @@ def test_a_sweep_says_what_is_worth_choosing():
     assert data["verdicts"][1].startswith("B uses 20")
     assert sum(line.startswith(data["verdicts"][1]) for line in data["verdicts"]) == 1
     assert [one["chosen"] for one in data["candidates"]] == [True, True, False]
+
+
+def test_a_sweep_that_decides_nothing_recommends_nothing():
+    result = compared(((100, 1.0), (80, 1.2), (90, 1.3)))
+    sweep = Sweep(result, replace(choose(result.found), why="lowest mean, but undecided: 9 more trials", decided=False))
+    said = trials_document(result, sweep=sweep)["verdicts"]
+    assert said[:2] == ["No recommendation yet", "B has the lowest mean, but undecided: 9 more trials"]
+    assert sweep.recommendation == f"{said[0].lower()}: {said[1]}"
 
 
 def test_the_page_holds_its_document_and_nothing_is_markup():

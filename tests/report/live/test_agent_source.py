@@ -99,6 +99,18 @@ def test_an_owner_s_power_is_what_its_counters_grew_by(server):
     assert owner.power_w == pytest.approx(1000 / (source._at_s - began_s))
 
 
+def test_a_device_whose_sensor_is_silent_has_no_power(server):
+    source = AgentSource(url(server), 1.0)
+    source.poll()
+    text = TEXT % {"joules": 5000}
+    lines = text.splitlines(keepends=True)
+    server.body = "".join(
+        line for line in lines if not line.startswith('everywatt_power_watts{device="gpu.0"')
+    ).encode()
+    device = next(device for device in source.poll().devices if device.name == "gpu.0")
+    assert (device.power_w, device.energy.joules) == (None, 5000.0)
+
+
 def test_only_some_cards(server):
     assert [d.name for d in AgentSource(url(server), 1.0, gpus=("1",)).poll().devices] == [
         "cpu.0",

@@ -58,6 +58,13 @@ def test_figures_are_there():
     assert "8400 J" in text.splitlines()[1]
 
 
+def test_energies_that_began_before_the_view_say_since_when():
+    shown = replace(snapshot(1), since="the agent's counters began", elapsed_s=8.0)
+    title, total = plain(board(shown, View(), 140, 40)).splitlines()[:2]
+    assert "since the agent's counters began" in total and "0:00:08" not in title
+    assert "0:00:08" not in plain(board(shown, View(), 80, 24)).splitlines()[0]
+
+
 def owners_of(view: View) -> list[str]:
     return [owner.label for owner in view.owners(snapshot())]
 
@@ -176,6 +183,12 @@ def test_the_progress_of_a_batch():
 def test_owners_that_are_older_than_the_total_say_so():
     assert " OWNER  " in plain(board(snapshot(owners=replace(OWNERS, age_s=1.0)), View(), 80, 24))
     assert "OWNER (until 9 s ago)" in plain(board(snapshot(owners=replace(OWNERS, age_s=9.2)), View(), 80, 24))
+
+
+def test_owners_of_an_ended_run_have_means_and_say_so():
+    for width in (80, 120):
+        assert "OWNER (means of the run)" in plain(board(snapshot(owners=OWNERS, live=False), View(), width, 24))
+        assert "means" not in plain(board(snapshot(owners=OWNERS), View(), width, 24))
 
 
 def test_processes_of_one_name_differ_by_their_pid():

@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from tapes import at, counter_group, gauge_group, rows, write_tape
+from tapes import at, counter_group, gauge_group, rows, starved_rows, write_tape
 
-from everywatt.core.channels import Channel, GroupInfo, Kind, Row
+from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.report.live.gather import Gatherer, left_out, sum_of
 from everywatt.tape.following import Follower
@@ -90,8 +90,6 @@ def test_a_total_without_a_device_that_fell_silent_says_so(tmp_path):
 
 
 def test_what_is_inside_another_is_not_in_the_total(tmp_path):
-    from everywatt.core.channels import Domain
-
     package = (counter_group(), 0.1, rows(lambda t: 30 * t, 0, 10, 0.1))
     core = (counter_group(domain=Domain.CORE), 0.1, rows(lambda t: 20 * t, 0, 10, 0.1))
     path = write_tape(tmp_path / "a.tape", [package, core])
@@ -174,6 +172,17 @@ def test_the_interval_comes_from_the_budget_and_narrows_with_time(tmp_path):
     assert standing is not None and 0.02 * 18_000 <= standing < half * 10
 
 
+def test_what_was_not_read_yet_when_the_budget_was_worked_out_does_not_grow(tmp_path):
+    facts = {"gain_pct": 2.0, "offset_w": 0.0, "quantum": 1e-3, "max_w": 100.0}
+    package = (counter_group(**facts), 1.0, rows(lambda t: 30 * t, 0.9, 1.9, 1.0))
+    memory = (counter_group("dram.0", Domain.DRAM, **facts), 1.0, rows(lambda t: 10 * t, 0, 3, 1.0))
+    gatherer = gathered(write_tape(tmp_path / "a.tape", [package, memory]))
+    gatherer.bounds.update(3.0)
+    for label in ("cpu.0", "dram.0", ""):
+        young_j, old_j = (max(gatherer.bounds.of(label, joules)) for joules in (30.0, 3000.0))
+        assert old_j <= young_j + 1.1 * 0.02 * 3000
+
+
 def card_rows(widths_ms, period_s=0.1, watts=200.0):
     """Counts of a card; each is known to have been published within so many ms, and is taken for the middle of that."""
     found = []
@@ -181,6 +190,17 @@ def card_rows(widths_ms, period_s=0.1, watts=200.0):
         middle, half = at(number * period_s), round(width * 1e6 / 2)
         found.append(Row(middle + half, middle - half, middle + half, (watts * number * period_s,)))
     return found
+
+
+@pytest.mark.parametrize("half_s", [2.0, 10.0])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_recorder_that_is_held_up_gives_no_power_that_never_was(tmp_path, seed, half_s):
+    group = replace(counter_group(), tracked=True)
+    path = write_tape(tmp_path / "a.tape", [(group, 0.1, starved_rows(seed, half_s=half_s))])
+    (device,) = gathered(path).devices(at(120))
+    assert len(device.history_w) >= 10
+    assert min(device.history_w) > 100 * 0.92 and max(device.history_w) < 300 * 1.08
+    assert device.energy.joules == pytest.approx(200 * 120, rel=0.05)
 
 
 def told(path, upto):

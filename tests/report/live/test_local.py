@@ -9,6 +9,8 @@ from virtual_time import TimeModule
 from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
+from everywatt.api.run import load
+from everywatt.recorder.request import RecordRequest
 from everywatt.report.live import local, tape_source
 from everywatt.report.live.local import LocalSource
 from everywatt.report.live.tape_source import TapeSource
@@ -32,7 +34,7 @@ def check_power(snapshot):
 
 
 def test_a_tape_is_replaced_every_two_seconds_and_no_joule_is_lost(world):
-    source = LocalSource(0.5, 0.1, by="process", sensors=["virtual"], rotate_s=2.0)
+    source = LocalSource(0.5, RecordRequest(sensors=("virtual",)), by="process", rotate_s=2.0)
     folder, seen, tapes = source._folder, [], []
     try:
         for _ in range(80):
@@ -60,6 +62,19 @@ def test_a_tape_is_replaced_every_two_seconds_and_no_joule_is_lost(world):
     assert truth_j - ALL_W * (3.0 + 0.03 * rotations) <= owned_j <= truth_j
 
 
+def test_owners_of_a_view_that_is_asked_again_are_of_all_its_time(world):
+    source = LocalSource(0.5, RecordRequest(sensors=("virtual",)), by="process", once=True)
+    try:
+        for seconds in (1, 2, 1):  # intervals are found at the second, and not yet again at the third
+            world.sleep(seconds)
+            seen = source.poll()
+    finally:
+        source.close()
+    owned_j = sum(owner.joules for owner in seen.owners.entries)
+    assert owned_j == pytest.approx(seen.total.joules, abs=ALL_W * 0.3)
+    assert seen.owners.duration_s == pytest.approx(seen.elapsed_s, abs=0.3)
+
+
 def test_a_run_that_is_written_and_then_has_ended(world):
     with Meter("work", sensors=["virtual"]) as meter:
         world.sleep(2)
@@ -76,3 +91,25 @@ def test_a_run_that_is_written_and_then_has_ended(world):
     source.close()
     assert ended.total.joules > shown[-1].total.joules
     assert ended.total.joules == pytest.approx(ALL_W * ended.elapsed_s, abs=ALL_W * 0.1)
+
+
+def test_a_run_that_ended_is_moved_in(world):
+    with Meter("work", sensors=["virtual"]) as meter:
+        path = meter.recording.path.parent
+        world.sleep(10)
+    run = load(path)
+    source = TapeSource(run.path, 1.0, by="process")
+    ended = world.until(lambda: one if not (one := source.poll()).live else None)
+    whole = run.energy()
+    assert (ended.total.joules, ended.total.low, ended.total.high) == (whole.joules, whole.low, whole.high)
+    assert ended.elapsed_s == run.duration_s
+    source.seek(-4.0)
+    moved = source.poll()
+    assert moved.total.joules == pytest.approx(ALL_W * moved.elapsed_s, rel=0.01)
+    assert moved.elapsed_s == pytest.approx(6.0, abs=0.5)
+    assert sum(owner.joules for owner in moved.owners.entries) == pytest.approx(moved.total.joules, rel=1e-6)
+    source.seek(100.0)
+    assert source.poll().total == ended.total
+    source.seek(-100.0)
+    assert source.poll().total.joules is None
+    source.close()

@@ -1,5 +1,10 @@
 """Owners for a screen: the same shares as a whole ledger, every joule once, and no oftener than it may cost."""
 
+import os
+import subprocess
+from itertools import islice
+from pathlib import Path
+
 import pytest
 from machines import Process, write_machine
 from tapes import at
@@ -9,6 +14,7 @@ from everywatt.ledger.use.account import tape_use
 from everywatt.report.live import owners
 from everywatt.report.live.gather import Gatherer
 from everywatt.report.live.owners import NOT_YET, LedgerOwners, RunningOwners
+from everywatt.sensors.procfs import start_of
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 
@@ -112,6 +118,83 @@ def test_the_rest_of_a_tape_is_shared_out_once(machine):
     found = named(owners)
     assert found["large"].joules == pytest.approx(30.0 * (SECONDS - IDLE), rel=0.05) and part <= found["large"].joules
     assert found["small"].joules == pytest.approx(10.0 * (SECONDS - IDLE), rel=0.05)
+
+
+@pytest.fixture
+def sleeper():
+    """A process that is not collected when it ends, with its start as /proc has it."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process, start_of("/proc", process.pid)
+    process.kill()
+    process.wait()
+
+
+def owners_of(tmp_path, listed, by, proc):
+    """Owners of a tape whose package draws 40 W for these processes; gives what asks for them once more."""
+    path = write_machine(
+        tmp_path / "box-0001.tape", {"cpu.0": WATTS}, listed, seconds=SECONDS, everything=True, seal=False,
+        spans=[("idle", 0, IDLE, {"role": "idle"})],
+    )  # fmt: skip
+    with Tape.open(path, verify=False) as tape:
+        gatherer = Gatherer(1.0)
+        gatherer.adopt(tape)
+        gatherer.feed(Follower(tape).look())
+        asker = RunningOwners(by, proc=proc, clock=Clock(), cpu_clock=lambda: 0.0)
+        ask = (Run(path, [tape]), gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+        while True:
+            yield asker.ask(*ask)
+
+
+@pytest.mark.parametrize("by", ["process", "container"])
+def test_an_owner_leaves_with_its_last_process(tmp_path, sleeper, by):
+    process, start = sleeper
+    mine, other = (f"/system.slice/docker-{letter * 64}.scope" for letter in "ab")
+    rates = [0.0] * IDLE + [0.5] * (SECONDS - IDLE)
+    listed = [
+        Process(process.pid, rates, name="sleeper", extra={"start": start, "cgroup": mine}),
+        Process(os.getpid(), rates, name="tests", extra={"start": start_of("/proc", os.getpid()), "cgroup": other}),
+    ]
+    asked = owners_of(tmp_path, listed, by, Path("/proc"))
+    before = next(asked)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not collected yet
+    _, after = next(asked), next(asked)
+    left = {entry.id for entry in before.entries} - {entry.id for entry in after.entries}
+    (gone,) = (entry for entry in before.entries if entry.id in left)
+    assert gone.joules == pytest.approx(160, rel=0.05)
+    (rest,) = (entry for entry in after.entries if entry.id == "ended")
+    assert (rest.joules, rest.power_w) == (gone.joules, gone.power_w) and rest.low <= rest.joules <= rest.high
+    for amount in ("joules", "power_w"):
+        sums = [sum(getattr(entry, amount) for entry in one.entries) for one in (before, after)]
+        assert sums[0] == pytest.approx(sums[1])
+
+
+def test_processes_of_another_machine_are_not_looked_up_here(tmp_path):
+    listed = [Process(2**22 - number, [0.0] * IDLE + [0.5] * (SECONDS - IDLE), name="far") for number in (1, 2)]
+    before, after = islice(owners_of(tmp_path, listed, "process", None), 2)
+    assert before.entries == after.entries and sum(entry.kind == "process" for entry in after.entries) == 2
+
+
+def test_what_ended_or_did_nothing_lately_is_in_the_sum(tmp_path):
+    rates = [0.0] * IDLE + [0.5] * (SECONDS - IDLE)
+    resting = [*rates[:8], *[0.0] * (SECONDS - 8)]
+    listed = [Process(1, rates), Process(2, rates, ended=7), Process(3, resting)]
+    path = write_machine(
+        tmp_path / "box-0001.tape", {"cpu.0": WATTS}, listed, seconds=SECONDS, everything=True, seal=False,
+        spans=[("idle", 0, IDLE, {"role": "idle"})],
+    )  # fmt: skip
+    with Tape.open(path, verify=False) as tape:
+        gatherer = Gatherer(1.0)
+        gatherer.adopt(tape)
+        gatherer.feed(Follower(tape).look())
+        clock = Clock()
+        asker = RunningOwners("process", clock=clock, cpu_clock=lambda: 0.0)
+        asker.finish(tape, gatherer.lines, at(8.2))
+        clock.now_s = 5.0
+        owners = asker.ask(Run(path, [tape]), gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    assert {entry.id.partition(":")[0] for entry in owners.entries if entry.kind == "process"} == {"1"}
+    whole_j = IDLE * 10.0 + (SECONDS - IDLE) * 50.0
+    assert sum(entry.joules for entry in owners.entries) == pytest.approx(whole_j, rel=1e-6)
 
 
 def test_too_little_time_is_said(tmp_path):

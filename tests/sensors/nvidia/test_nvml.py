@@ -305,6 +305,15 @@ def test_a_superchips_counter_gets_the_scope_that_its_joules_fit(counts, told, w
     assert after["module.0.power"] == 240.0 and after["gpu.0.power"] == 100.0
 
 
+@pytest.mark.parametrize("late_s", [0.28, 0.6])
+def test_a_scope_is_found_where_the_machine_is_busy(late_s):
+    """Each time it is woken up so much later than it asked for."""
+    sensor, _, clock = _sensor([Card(module=140.0, counts=240.0, name="NVIDIA GH200 480GB")])
+    wake = clock.sleep_until
+    clock.sleep_until = lambda deadline_ns: wake(deadline_ns + int(late_s * NS))
+    assert "module.0: energy counter" in sensor.probe().why
+
+
 def test_a_card_that_reports_no_module_is_beside_it(tmp_path):
     """The driver reports a module for the GPU of a superchip, and none for the card in a slot of the same machine."""
     sensor, _, _ = _sensor([Card(module=140.0, name="NVIDIA GH200 480GB"), Card(name="NVIDIA X1000")], tmp=tmp_path)

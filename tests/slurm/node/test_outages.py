@@ -11,6 +11,7 @@ from virtual_time import VirtualTask
 from virtual_world import VirtualWorld
 
 from everywatt.core.clocks import NS
+from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.recorder import Node
 from everywatt.slurm.node.tapes import tapes_in
@@ -20,8 +21,11 @@ from everywatt.slurm.site.store import Store
 IDLE_W, BUSY_W = 20.0, 120.0
 
 
-def start_node(world: VirtualWorld) -> VirtualTask:
-    """`slurm node --tape` as a program of its own: it listens each second and books every other."""
+def start_node(world: VirtualWorld, known: dict[str, Idle] | None = None) -> VirtualTask:
+    """`slurm node --tape` as a program of its own: it listens each second and books every other.
+
+    `known` are idle levels that it has from earlier tapes.
+    """
 
     def serve() -> None:
         node = Node(
@@ -35,6 +39,7 @@ def start_node(world: VirtualWorld) -> VirtualTask:
             clock=world.time,
             boot="b",
         )
+        node.state.idle.update(known or {})
         for turn in range(100_000):
             node.listen()
             if turn % 2:
@@ -54,12 +59,22 @@ def announce(world: VirtualWorld, kind: str, job: int) -> float:
     return now_ns / NS
 
 
-def outage(folder: Path, seed: int) -> tuple[VirtualWorld, list[JobOnNode], list[NodeHour]]:
-    """A job has the card alone from 9 s on, while it draws 120 W; both programs are killed for some seconds, twice."""
+def outage(
+    folder: Path,
+    seed: int,
+    gpu: str = f"step:{IDLE_W:g}W,{BUSY_W:g}W,9s",
+    every_s: float = 0.1,
+    known: dict[str, Idle] | None = None,
+) -> tuple[VirtualWorld, list[JobOnNode], list[NodeHour]]:
+    """A job has the card alone from 9 s on, while it draws 120 W; both programs are killed for some seconds, twice.
+
+    The card publishes its counter `every_s`.
+    """
     chance = random.Random(seed)
-    with VirtualWorld(folder, seed=seed, gpu=f"step:{IDLE_W:g}W,{BUSY_W:g}W,9s") as world:
+    with VirtualWorld(folder, seed=seed, gpu=gpu) as world:
+        world.machine.card_ns = round(every_s * NS)
         make_spool(folder / "spool")
-        agent, node = world.agent(period_s=1.0), start_node(world)
+        agent, node = world.agent(period_s=1.0), start_node(world, known)
         world.sleep(9.0 - (world.now_ns - world.machine.origin_ns) / NS)
         announce(world, "start", 1)
         for _ in range(2):
@@ -67,7 +82,7 @@ def outage(folder: Path, seed: int) -> tuple[VirtualWorld, list[JobOnNode], list
             agent.kill()
             world.kill(node.process)
             world.sleep(chance.uniform(5, 9))
-            agent, node = world.agent(period_s=1.0), start_node(world)
+            agent, node = world.agent(period_s=1.0), start_node(world, known)
         world.sleep(chance.uniform(6, 9))
         announce(world, "end", 1)
         world.sleep(20)
@@ -96,3 +111,15 @@ def test_a_card_over_two_outages(tmp_path: Path, seed: int) -> None:
     assert job.idle_low_uj <= IDLE_W * (job.end_s - job.start_s) * 1e6 <= job.idle_high_uj
     assert job.low_uj <= true_j * 1e6 <= job.high_uj
     assert job.energy_uj / 1e6 == pytest.approx(true_j, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", (0, 1))
+def test_a_constant_card_may_have_had_nothing_above_idle(tmp_path: Path, seed: int) -> None:
+    """A counter that is published each second: when that was is badly known after a start, and on a bridge."""
+    known = {"gpu.0": Idle(100.0, 0.01, "measured")}
+    _, (job,), (hour,) = outage(tmp_path, seed, "constant:100W", 1.0, known)
+    assert hour.jobs_uj > 0 and hour.system_uj > 0  # the error of the instants: what the test is about
+    assert job.low_uj == hour.jobs_low_uj == hour.system_low_uj == 0
+    for had, seconds in ((hour, hour.to_s - hour.from_s), (job, job.end_s - job.start_s)):
+        assert had.idle_low_uj <= 100e6 * seconds <= had.idle_high_uj
+    assert max(hour.jobs_high_uj, hour.system_high_uj) < hour.total_high_uj - hour.total_low_uj

@@ -254,6 +254,19 @@ def test_a_reboot_ends_what_ran(tape: Path, tmp_path: Path) -> None:
     assert stored(tmp_path)[1].note == record.note
 
 
+def test_a_reboot_ends_what_began_while_nothing_recorded_jobs(tape: Path, tmp_path: Path) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 7, -3, node="n1", cpus=2)  # the machine booted at T0
+    drop(tmp_path / "spool", "start", 2, 1, node="n1", cpus=1)
+    after = node_at(tmp_path, 12, boot="another")
+    after.listen()
+    assert (after.waiting, after.running) == (1, 1)
+    after.settle()
+    record = stored(tmp_path)[7]
+    assert (record.complete, record.state, record.end_s) == (False, "NODE_FAIL", T0 - 3)
+    assert record.refused and "went down" in record.note
+
+
 class Killed(BaseException):
     """What a SIGKILL is to the test."""
 
@@ -994,6 +1007,21 @@ def test_top_lists_what_runs(tape: Path, tmp_path: Path, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["1", "ada", "a1"], ["2", "ada", "a2"]]
     assert main(["slurm", "top", "--spool", str(tmp_path / "nowhere")]) == 2
+
+
+def test_top_has_an_interval_for_each_amount(tape: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 1, 1, node="n1", user="ada", cpus=2)
+    node = node_at(tmp_path, 12)
+    node.listen()
+    node.settle()
+    assert main(["slurm", "top", "--spool", str(tmp_path / "spool"), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert row["low_j"] < row["energy_j"] < row["high_j"]
+    assert row["idle_low_j"] <= row["idle_j"] <= row["idle_high_j"]
+    assert row["coverage"] == pytest.approx(1.0, abs=0.01)
+    assert main(["slurm", "top", "--spool", str(tmp_path / "spool")]) == 0
+    assert re.search(r"^1 .* J.*[±…].* J.*[±…]", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_top_says_as_of_when_its_figures_are(tape: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from known_site import T0
 from everywatt.core.errors import UsageError
 from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.site.daily import daily, open_to_all, protect
+from everywatt.slurm.site.daily import Done, daily, open_to_all, protect
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import Person, as_person, make_folder, person, put
 
@@ -171,3 +171,14 @@ def test_a_store_that_users_cannot_pass_through_is_named(tmp_path: Path) -> None
     assert told.value.cure == f"chmod o+x {tmp_path}"
     tmp_path.chmod(0o711)
     assert make_folder(tmp_path, Person("nobody", 65534, 65534)).is_dir()
+
+
+def test_one_of_them_is_singular() -> None:
+    summary = {"total": {"jobs": 1, "energy_j": 3.6e6, "refused": 1}}
+    done = Done(date(2026, 11, 15), {"jobs/2026-11-15": 1}, summary, sacct={"jobs": 1, "changed": 1, "added": 0})
+    assert done.tables()[0].notes == (
+        "2026-11-15: 1 job, 1000 Wh, 1 record without energy",
+        "sacct: 1 job, 1 record changed, 0 jobs added",
+        "compact: jobs/2026-11-15 (1 file)",
+        "users: none",
+    )

@@ -84,6 +84,8 @@ def test_a_counter_that_stays_is_no_job_that_runs(told, end_s, state):
 
     def answer(asked):
         query = asked.query["query"]
+        if query == "everywatt_job_info" and told[-1:] != [4600]:
+            return 200, {}, b'{"status": "success", "data": {"result": []}}'
         if "query_range" not in asked.path:
             return prometheus(asked)
         if "job_info" in query:
@@ -96,6 +98,23 @@ def test_a_counter_that_stays_is_no_job_that_runs(told, end_s, state):
     with ApiServer(answer) as server:
         (job,) = jobs_of_series(client(server.url), WANTED)
     assert (job["start_s"], job["end_s"], job["state"]) == (1000.0, end_s, state)
+
+
+def test_a_job_between_two_steps():
+    """Asked for a week, a step is ten minutes; this job had half a minute, and ended a minute ago."""
+
+    def answer(asked):
+        query = asked.query["query"]
+        if "query_range" in asked.path or query == "everywatt_job_info":
+            return 200, {}, json.dumps({"status": "success", "data": {"result": []}}).encode()
+        if "timestamp" in query:
+            at_s = 604_500 if "min_over_time" in query else 604_530
+            return 200, {}, json.dumps(answering({"owner": "7"}, at_s)).encode()
+        return prometheus(asked)
+
+    with ApiServer(answer) as server:
+        (job,) = jobs_of_series(client(server.url), Wanted(since_s=0.0, until_s=604_590.0))
+    assert (job["start_s"], job["end_s"], job["state"]) == (604_500.0, 604_530.0, "UNKNOWN")
 
 
 def test_what_runs_now():

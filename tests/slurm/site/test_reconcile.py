@@ -138,3 +138,12 @@ def test_the_command(power9: tuple[Store, list[Sensor]], capsys: pytest.CaptureF
     assert main([*words, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["alerts"] == 1 and found["days"][0]["figures"]["chips"]["scope"] == "package" and not found["ok"]
+
+
+def test_a_small_share_that_slurm_counted_is_not_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.append([known_site.job(1, "ada", 10, 1, 4 * MJ, idle_uj=0, slurm_energy_j=1234.0)], "n1")
+    hour = NodeHour(int(T0 + 10 * HOUR), "n1", "cpu.0", "package", "rapl", 5 * MJ, 4 * MJ, MJ, 0, 1.0)
+    store.append_hours([hour], "n1")
+    (day,) = reconcile(store, {}, T0, T0 + 24 * HOUR)
+    assert [one.text for one in day.findings] == ["Slurm counted 0.031 % of what the chips of the same jobs drew"]

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from known_site import MJ, T0
 
+from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.slurm.schema import NodeHour
 from everywatt.slurm.site.carbon import added_up, with_factors
 from everywatt.slurm.site.detail import find
-from everywatt.slurm.site.figures import JobSums, energy_of, nodes_of, short
+from everywatt.slurm.site.figures import JobList, JobSums, amount, energy_of, nodes_of, short
+from everywatt.slurm.site.monthly import month_of_user
 from everywatt.slurm.site.store import Store, day_of
 from everywatt.slurm.site.totals import Wanted, jobs, node_sums, sums
 
@@ -84,7 +86,7 @@ def test_what_nodes_drew_says_how_much_of_it_was_observed(tmp_path: Path) -> Non
         found = node_sums(store, T0, T0 + 86_400)
         assert nodes_of(found)["coverage"] == pytest.approx((0.5 * 1800 + 3600) / 5400)
         (line,) = JobSums("user", [], found).tables()[-1].notes
-        assert line.endswith("system 0.000 MJ, 83.3 % covered")
+        assert line.endswith("system 0.000 MJ (coverage 83.3 %)")
         ends = {name: nodes_of(found)[name] for name in ("total_low_j", "total_high_j", "jobs_low_j", "idle_high_j")}
         assert ends == dict.fromkeys(ends)
         store.compact(day_of(T0), "nodes")
@@ -108,3 +110,35 @@ def test_jobs_of_a_node_are_listed_with_what_that_node_drew(store: Store) -> Non
     at = int(T0)
     store.append_hours([NodeHour(at, f"n{n}", "gpu.7", "gpu", "nvml", n * MJ, 0, n * MJ, 0, 1.0) for n in (8, 9)], "x")
     assert node_sums(store, T0, T0 + 86_400, "n9")["total_uj"] == 9 * MJ
+
+
+def test_a_list_of_jobs_says_its_sum_and_what_of_it_is_not_whole(store: Store) -> None:
+    nodes = node_sums(store, T0, T0 + 86_400)
+    listed, drawn = (table.notes[0] for table in JobList(jobs(store, DAY), DAY, nodes).tables()[1:])
+    assert listed == "5 jobs from start to end: 8.10 MJ ± 0.71, 1 refused, 1 incomplete (everywatt slurm validate)"
+    assert drawn.startswith("nodes in these hours: ")
+    ada = replace(DAY, user="ada")
+    assert JobList(jobs(store, ada), ada, nodes).tables()[1].notes == ("2 jobs from start to end: 7.60 MJ ± 0.66",)
+    on_n1 = replace(DAY, node="n1")  # of each job a part, whose other nodes are left out and not missing
+    assert JobList(jobs(store, on_n1), on_n1, nodes).tables()[1].notes == ("5 jobs on n1: 7.10 MJ ± 0.71, 1 refused",)
+    by_user = JobSums("user", sums(store, DAY, "user"), nodes).tables()
+    assert by_user[1].notes == ("all jobs from start to end: 8.10 MJ ± 0.71, 1 refused",)
+    assert len(JobSums("user", [], nodes).tables()) == 2, "nothing to add up"
+
+
+def test_coverage_has_one_name(store: Store) -> None:
+    (row,) = (row for row in jobs(store, DAY) if row["user"] == "cy")
+    assert short(row) == "0.100 mJ ± 0.010 (coverage 50.0 %)"
+
+
+def test_what_follows_from_the_energy_has_the_digits_of_its_interval(store: Store) -> None:
+    factors = Factors(Intensity(56.0, "given"))
+    facts = month_of_user(store, "ada", factors, T0 + 86_400, 0).facts()
+    assert facts[:2] == ["7.60 MJ ± 0.66 (2110 Wh)", "118 g CO2e"]
+
+
+def test_an_idle_share_says_its_coverage_where_no_energy_beside_it_does() -> None:
+    row = {"energy_uj": None, "coverage": 0.705, "idle_uj": 100_000_000, "idle_low_uj": 90_000_000}
+    row["idle_high_uj"] = 110_000_000
+    assert amount(row, "idle_uj") == "100 J ± 10 (coverage 70.5 %)"
+    assert amount({**row, "energy_uj": 1}, "idle_uj") == "100 J ± 10"

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from known_site import HOUR, MJ, T0
 
+from everywatt.core.errors import UsageError
 from everywatt.meters.block import Block
 from everywatt.meters.wall import meter_line
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.store import Store
-from everywatt.slurm.site.wall import join_wall
+from everywatt.slurm.site.wall import NodeMeters, join_wall
 
 
 def block(start_s: float, watts: list[list[float]], period_s: float = 60.0) -> Block:
@@ -78,3 +79,33 @@ def test_only_the_time_that_chips_were_booked_counts(store: Store) -> None:
 def test_no_reading_no_line() -> None:
     assert meter_line([]) is None
     assert JobOnNode(1, "n", 0.0, 1.0).wall_uj is None
+
+
+def meter_file(path: Path, start_s: float, watts: list[tuple[float, float]]) -> Path:
+    """Rows of two plugs, one a minute, with voltage on phase 1 alone."""
+    head = "#timestamp,#frame_is_ok,#U1,#U2,#U3,#current1,#activepow1,#current2,#activepow2\n"
+    rows = [f"{start_s + 60 * n:.9f},true,230.0,0.0,0.0,0.1,{a},0.1,{b}\n" for n, (a, b) in enumerate(watts)]
+    path.write_text(head + "".join(rows))
+    return path
+
+
+def test_rows_of_a_plug_while_it_fed_another_node_are_not_of_this_one(tmp_path: Path) -> None:
+    """Plug 1 feeds n1 from 10:00 on; before that it fed n2. A job that began at 9:30 has no wall then."""
+    file = meter_file(tmp_path / "meter.csv", T0 + 9 * HOUR, [(400.0, 50.0)] * 181)
+    (tmp_path / "map.toml").write_text(
+        '[[plug]]\nplug = 1\nnode = "n1"\nfrom = 2026-11-15T10:00:00Z\n'
+        '[[plug]]\nplug = 1\nnode = "n2"\nuntil = 2026-11-15T09:00:00Z\n'
+        '[[plug]]\nplug = 2\nnode = "n2"\nfrom = 2026-11-15T09:00:00Z\n'
+    )
+    meters = NodeMeters([file], tmp_path / "map.toml")
+    hours = np.array([T0 + 9 * HOUR, T0 + 10 * HOUR])
+    joules, share = meters.walls((T0 + 10 * HOUR, T0 + 11 * HOUR))["n1"].seen(hours, hours + HOUR)
+    assert share.tolist() == [0.0, pytest.approx(1.0, abs=0.02)] and joules[1] == pytest.approx(400 * HOUR, rel=0.02)
+
+
+@pytest.mark.parametrize(("feed", "why"), [("plug = 7", "does not exist"), ("plug = 1\nphase = 2", "voltage is 0.0 V")])
+def test_a_map_that_does_not_fit_the_meter_is_refused(tmp_path: Path, feed: str, why: str) -> None:
+    file = meter_file(tmp_path / "meter.csv", T0, [(400.0, 50.0)] * 5)
+    (tmp_path / "map.toml").write_text(f'[[plug]]\n{feed}\nnode = "n1"\n')
+    with pytest.raises(UsageError, match=why):
+        NodeMeters([file], tmp_path / "map.toml").walls((T0, T0 + HOUR))

@@ -31,7 +31,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_energy
 from everywatt.core.jsonio import declared
 from everywatt.core.spans import Span
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.tables import Cell, Table, columns_of
 from everywatt.energy.sources import sources
 from everywatt.ledger.owners import OwnerKind
 from everywatt.ledger.spans import span_ledger
@@ -39,8 +39,8 @@ from everywatt.tape.reader import Tape
 
 OPERATION, TOOL, MODEL = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.request.model"
 PREFIX = "gen_ai."
-KINDS = ("KIND", Column("COUNT", ""), Column("TIME", "s"), Column("OWN ENERGY", "J"), Column("SHARE", "%"))
-STEPS = ("STEP", "KIND", Column("TIME", "s"), Column("OWN ENERGY", "J"), Column("WITH CHILDREN", "J"), "TOKENS")
+KINDS = columns_of("KIND, COUNT [], TIME [s], OWN ENERGY [J], SHARE [%]")
+STEPS = columns_of("STEP, KIND, TIME [s], OWN ENERGY [J], WITH CHILDREN [J], TOKENS")
 TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 
 
@@ -56,7 +56,6 @@ def model_call(model: str, **attributes: Any) -> AbstractContextManager[SpanHand
 
 
 def tool_call(name: str, **attributes: Any) -> AbstractContextManager[SpanHandle]:
-    """A call of a tool."""
     return span(f"execute_tool {name}", **{OPERATION: "execute_tool", TOOL: name, **attributes})
 
 

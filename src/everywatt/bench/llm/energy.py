@@ -34,10 +34,11 @@ from everywatt.energy.window import source_ticks, window_figures
 from everywatt.ledger.build import ledger
 from everywatt.ledger.engine import UJ, apportion, microjoules
 from everywatt.ledger.owners import Ledger, OwnerKind
-from everywatt.ledger.span_sweep import Floats, Ints, Line, Stretches
+from everywatt.ledger.span_sweep import Line, Stretches
 from everywatt.ledger.spans import UseOfPids
 from everywatt.ledger.use.account import tape_use
 from everywatt.ledger.use.usage import Series
+from everywatt.tape.columns import Floats, Ints
 from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"

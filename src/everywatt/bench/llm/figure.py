@@ -82,8 +82,10 @@ def trimmed_mean(values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(ToDict):
     """A number with its 95 % interval, unit and formula; or None and why."""
+
+    JSON = "value low high unit formula refused?"
 
     value: float | None
     low: float | None
@@ -114,10 +116,6 @@ class Figure:
             return print_quantity(self.value, self.unit)
         high = math.inf if self.high is None else self.high
         return print_quantity(self.value, self.unit, self.value - self.low, high - self.value)
-
-    def to_dict(self) -> dict[str, Any]:
-        data = {"value": self.value, "low": self.low, "high": self.high, "unit": self.unit, "formula": self.formula}
-        return data if self.refused is None else {**data, "refused": self.refused}
 
 
 def over_energy(amount: float, energy: Energy, unit: str, formula: str) -> Figure:

@@ -53,6 +53,7 @@ COLUMNS = " ".join(
         "pedigree=metrics.bill.gross.pedigree dataset run",
     ]
 )
+ABOUT = ("dataset", "scope", "boundary")  # what a published table says of all its rows
 TOLERANCE = 1e-6  # relative: what another machine's arithmetic may change
 
 
@@ -234,6 +235,9 @@ def check_board(data: Mapping[str, Any], find: Callable[[str], Run]) -> list[tup
         board = leaderboard(list(runs.values()), str(data.get("order")))
     except EverywattError as error:
         return [("", "places", error.message)]
+    whole = board.to_dict()
+    differs = "differs from what the run's tape and records give"
+    found += [("", field, differs) for field in ABOUT if field in data and data[field] != whole[field]]
     mine = {(place.run, place.metrics.level): place.to_dict() for place in board.places}
     for published in known:
         key = (runs[str(published["run"])].name, str(published.get("level")))
@@ -243,7 +247,7 @@ def check_board(data: Mapping[str, Any], find: Callable[[str], Run]) -> list[tup
             continue
         published = {"boundary": data.get("boundary"), **published}  # older tables have one for all
         wrong = [field for field, value in plain(place).items() if not _same(published.get(field), value)]
-        found += [(", ".join(key), field, "differs from what the run's tape and records give") for field in wrong]
+        found += [(", ".join(key), field, differs) for field in wrong]
     found += [(", ".join(key), "level", "this load of the run is not in the table") for key in mine]
     return found
 

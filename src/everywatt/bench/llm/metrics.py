@@ -314,13 +314,16 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
         return {name: Figure.none(unit, formula, why) for name, (unit, formula) in names.items()}
     some = _of(n, len(judged), "queries")
     names = {name: (unit, formula + some) for name, (unit, formula) in names.items()}
-    spread = bootstrap_ratio([bool(r.right) for r in covered], joules, [r.group for r in covered])
-    value = right / total
-    if spread is None or right in (0, n):
-        # Drawing the same verdict again and again says nothing of the others: Wilson's interval does.
-        spread = accuracy.low / (total / n), accuracy.high / (total / n)
+    value, mean_j, unsure = right / total, total / n, 0 < right < n
+    spread = accuracy.low / mean_j, value, accuracy.high / mean_j
+    drawn = bootstrap_ratio([bool(r.right) if unsure else 1.0 for r in covered], joules, [r.group for r in covered])
+    if drawn is not None and unsure:  # few right answers are drawn too seldom, so never surer than Wilson's interval
+        spread = min(spread[0], drawn[0]), value, max(spread[2], drawn[1])
+    elif drawn is not None:  # the same verdict again and again says nothing of the others, but joules still differ
+        low, high = times(spread, drawn[0] * mean_j, drawn[1] * mean_j)
+        spread = low, value, max(high or 0.0, spread[2])
     off = per_joule(bill.gross)
-    low, high = times((spread[0], value, spread[1]), *off)
+    low, high = times(spread, *off)
     correct = Figure(
         1 / value if right else None,
         1 / high if right and high else 0.0 if right else None,
@@ -403,17 +406,17 @@ def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
     for name, formula in PHASE_FORMULAS.items():
         covered = [(record, joules) for record, one in owed for joules, seen in [one.phase(name)] if seen]
         why = bill.gross.refused or ("no query was answered" if not owed else None)
-        if why is None and not covered:
+        joules, unseen = math.fsum(one for _, one in covered), len(owed) - len(covered)
+        if why is None and unseen and not joules:
             every = "" if bill.tick_s is None else f", which is read every {bill.tick_s * 1000:g} ms"
             why = (
-                f"{len(owed)} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the "
+                f"{unseen} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the "
                 f"sensor{every}: energy cannot be resolved between two readings"
             )
         if why is not None:
             found[f"{name}_energy"] = Figure.none("J", f"{formula}, of all queries", why)
             continue
-        formula += f", of {len(covered)} of {len(owed)} queries" if len(covered) < len(owed) else ", of all queries"
-        joules = math.fsum(one for _, one in covered)
+        formula += f", of {len(covered)} of {len(owed)} queries" if unseen else ", of all queries"
         below, above = bill.phase_sides(name, [bill.queries[record.span or ""] for record, _ in covered])
         low, high = joules - math.hypot(joules * ends[0], below), joules + math.hypot(joules * ends[1], above)
         energy = Figure(joules, max(low, 0.0), high, "J", formula)

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from everywatt.bench.llm.records import Record
 from everywatt.core.clocks import NS
-from everywatt.ledger.span_sweep import Floats, Ints, Line, Pieces, Stretches
+from everywatt.ledger.span_sweep import Line, Pieces, Stretches
+from everywatt.tape.columns import Flags, Floats, Ints
 
-Flags = npt.NDArray[np.bool_]
 LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill
 PREFILL_OF_LOAD = "mean_prefill_of_load_s"
 NAMES = ("queue", "prefill", "decode")  # the phases of a query, in this order

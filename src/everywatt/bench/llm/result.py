@@ -236,16 +236,19 @@ def agreement(records: Sequence[Record], reference: Sequence[Record]) -> Figure:
     formula = "same answers as the reference run / items that both answered; Wilson"
     theirs = {record.id: record for record in reference if record.ok}
     pairs = [(record, theirs[record.id]) for record in records if record.ok and record.id in theirs]
-    share = Share.of(sum(_said(a) == _said(b) for a, b in pairs), len(pairs))
+    share = Share.of(sum(_agree(a, b) for a, b in pairs), len(pairs))
     return Figure.share(share, formula, "the two runs have no item in common")
 
 
-def _said(record: Record) -> str:
-    """What an answer comes down to: what its scorer read out of it, else its words."""
-    score = record.score
-    if score is None or score.found is None or score.how in ("constraints", "JSON schema"):
-        return plain_words(record.answer.text)
-    return str(score.found)
+def _agree(one: Record, other: Record) -> bool:
+    """Whether two answers come down to the same: what their scorers read out of them, else their words."""
+    found = [
+        None if record.score is None or record.score.how in ("constraints", "JSON schema") else record.score.found
+        for record in (one, other)
+    ]
+    if None in found:
+        return plain_words(one.answer.text) == plain_words(other.answer.text)
+    return str(found[0]) == str(found[1])
 
 
 def evaluate_folder(run: Run) -> tuple[LlmPlan, list[Metrics]]:

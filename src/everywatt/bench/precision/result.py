@@ -17,20 +17,25 @@ from everywatt.bench.precision.scoring import Beside, Score
 from everywatt.bench.sweep import pareto
 from everywatt.bench.trials import Trial
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_bytes, format_duration, format_number, format_percent, format_ratio
+from everywatt.core.format import (
+    format_bytes,
+    format_duration,
+    format_number,
+    format_percent,
+    format_ratio,
+    format_rounded,
+)
 from everywatt.core.jsonio import ToDict, declared
-from everywatt.core.tables import Cell, Column, Table, csv_text
+from everywatt.core.tables import Cell, Column, Table, columns_of, csv_text
 
 MOST_LAYERS = 12  # rows of a table on a terminal
-COST = (
-    "precision", Column("trials", ""), Column("energy / sample", "J"), Column("energy / batch", "J"),
-    Column("power", "W"), Column("mean", "s"), Column("p50", "s"), Column("p95", "s"), Column("p99", "s"),
-    Column("samples / s", ""), Column("samples / J", ""),
-)  # fmt: skip
-WORTH = (
-    "precision", Column("quality", ""), Column("vs baseline", ""), Column("agreement", "%"),
-    Column("on disk", "B"), Column("in memory", "B"), Column("correct / J", ""), Column("Pareto", align="right"),
-)  # fmt: skip
+COST = columns_of(
+    "precision, trials [], energy / sample [J], energy / batch [J], power [W], mean [s], p50 [s], p95 [s], p99 [s], "
+    "samples / s [], samples / J []"
+)
+WORTH = columns_of(
+    "precision, quality [], vs baseline [], agreement [%], on disk [B], in memory [B], correct / J [], Pareto []"
+)
 SHARES = {
     "energy / sample": "energy_per_sample",
     "power": "power",
@@ -45,14 +50,15 @@ SHARES = {
     "samples / J": "samples_per_joule",
     "correct / J": "accuracy_per_joule",
 }
+OF_ENERGY = ("energy_per_sample", "power", "samples_per_joule", "accuracy_per_joule")
+OF_TIME = ("latency_mean", "throughput")
 COMPARED = (
     "latency_p50=latency.p50_s latency_p95=latency.p95_s latency_p99=latency.p99_s accuracy=score.value "
     "disk=computed.disk_bytes memory=computed.memory_bytes"
 )
-TRIALS = (
-    "precision", Column("trial", ""), Column("time / batch", "s"), Column("energy / batch", "J"), Column("power", "W"),
-    Column("sd", "W"), Column("readings", ""), Column("readings / s", ""),
-)  # fmt: skip
+TRIALS = columns_of(
+    "precision, trial [], time / batch [s], energy / batch [J], power [W], sd [W], readings [], readings / s []"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +232,18 @@ class Result:
         notes = [*self.failures(), *self.verdicts(), *self.computed_lines()]
         if not rows:
             return [Table.of("precision", rows=[], notes=notes)]
-        best = self.pareto()
-        shares = [(row.precision, percent(row, self.baseline)) for row in rows]
+        best, base = self.pareto(), self.baseline
+        # CPU time, which the kernel counts, leads where energy is modelled from it.
+        cpu = any(row.figures is not None and row.figures.modelled for row in rows)
+        lead = columns_of("CPU time / batch [s]") if cpu else ()
         return [
-            Table.of(*COST, rows=map(_cost, rows)),
+            Table.of(*COST[:2], *lead, *COST[2:], rows=[_cost(row, cpu) for row in rows]),
             Table.of(*WORTH, rows=[_worth(row, row.precision in best) for row in rows]),
             Table.of(
-                "of the baseline, %",
+                "precision",
                 *(Column(name, "") for name in SHARES),
-                rows=[[precision, *(found[key] for key in SHARES.values())] for precision, found in shares],
+                rows=[[row.precision, *_shares(row, base)] for row in rows],
+                title="" if base is None else f"percent of {base.precision}",
                 notes=notes,
             ),
         ]
@@ -244,9 +253,14 @@ class Result:
         rows: list[list[Cell]] = []
         for row in self.rows:
             for number, trial in enumerate(row.trials, start=1):
-                seen = trial.power
-                readings = [None] * 4 if seen is None else [seen.mean_w, seen.sd_w, seen.samples, seen.rate_hz]
-                rows.append([row.precision, number, trial.seconds, trial.joules, *readings])
+                seen, energy = trial.power, trial.energy
+                share = sum(energy.sides()) / 2 / abs(energy.joules) if energy and energy.joules else 0.0
+                joules = None if trial.joules is None else format_rounded("J", share * abs(trial.joules), trial.joules)
+                readings: list[Cell] = [None] * 4
+                if seen is not None:
+                    mean = format_rounded("W", share * seen.mean_w, seen.mean_w)
+                    readings = [mean, seen.sd_w, seen.samples, seen.rate_hz]
+                rows.append([row.precision, number, trial.seconds, joules, *readings])
         return Table.of(*TRIALS, rows=rows)
 
     def failures(self) -> list[str]:
@@ -364,14 +378,30 @@ def _share(mine: float | None, theirs: float | None) -> float | None:
     return 100 * mine / theirs
 
 
-def _cost(row: Row) -> list[Cell]:
+def _shares(row: Row, base: Row | None) -> list[Cell]:
+    """The figures in percent, those that follow from ratios with the digits that the intervals of these leave."""
+    found = percent(row, base)
+    gross, time = (None, None) if row.figures is None else (row.figures.gross, row.figures.time)
+
+    def rounded(name: str, value: float | None) -> Cell:
+        of = gross if name in OF_ENERGY else time if name in OF_TIME else None
+        if of is None or value is None:
+            return value
+        share = (of.high - of.low) / 2 / of.ratio
+        return format_rounded("", value * (share if math.isfinite(share) else 1.0), value)
+
+    return [rounded(key, found[key]) for key in SHARES.values()]
+
+
+def _cost(row: Row, cpu: bool) -> list[Cell]:
     latency, figures = row.latency, row.figures
     times = (None,) * 4 if latency is None else (latency.mean_s, latency.p50_s, latency.p95_s, latency.p99_s)
     return [
         row.precision,
         0 if figures is None else len(figures.trials),
+        *([None if figures is None else quantity(figures.cpu_s, "s")] if cpu else []),
         quantity(row.energy_per_sample, "J"),
-        quantity(row.energy_per_batch, "J"),
+        None if figures is None else figures.energy_cell,
         None if figures is None else figures.rounded(figures.power_w, "W"),
         *times,
         row.throughput,
@@ -405,7 +435,7 @@ def layer_table(row: Row) -> Table:
     rows.append([layers[-1].layer, "", layers[-1].share, layers[-1].joules])
     parts = ", ".join(f"{part} {format_percent(share)}" for part, share, _ in by_part(row.layers))
     title = f"{row.precision}: {parts}"
-    return Table.of("layer", "type", Column("share", "%"), Column("energy / batch", "J"), rows=rows, title=title)
+    return Table.of(*columns_of("layer, type, share [%], energy / batch [J]"), rows=rows, title=title)
 
 
 def sensitivity_table(found: Ranking, most: int = MOST_LAYERS) -> Table:
@@ -421,15 +451,8 @@ def sensitivity_table(found: Ranking, most: int = MOST_LAYERS) -> Table:
         ]
         for one in found.layers[:most]
     ]
-    return Table.of(
-        "layer, in order of sensitivity",
-        Column("share", "%"),
-        Column("saves", "%"),
-        Column("divergence", ""),
-        Column("change", ""),
-        "plan",
-        rows=rows,
-    )
+    columns = columns_of("share [%], saves [%], divergence [], change [], plan")
+    return Table.of("layer, in order of sensitivity", *columns, rows=rows)
 
 
 def beside_text(beside: Beside, score: Score | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment, Show
-from everywatt.bench.figures import Figures, figures, quantity
+from everywatt.bench.figures import Figures, figures
 from everywatt.bench.precision.computed import cpu_flags, emulated
 from everywatt.bench.precision.plan import DEFAULT_MODEL, EpochReport, StepReport, check_model
 from everywatt.bench.precision.variants import Worker, WorkerFailed, load_data_without_torch
@@ -18,14 +18,11 @@ from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.stats import wilson
-from everywatt.core.tables import Cell, Column, Quantity, Table, csv_of
+from everywatt.core.tables import Cell, Column, Quantity, Table, columns_of, csv_of
 from everywatt.recorder.client import Recording
 
-TRAINING = (
-    *(Column("energy", "J"), Column("time", "s"), Column("steps", ""), Column("energy / step", "J")),
-    *(Column("train loss", ""), Column("val loss", ""), Column("val accuracy", "%")),
-)
-MEANS = ("precision", Column("runs", ""), Column("mean energy", "J"), Column("time", "s"))
+TRAINING = columns_of("energy [J], time [s], steps [], energy / step [J], train loss [], val loss [], val accuracy [%]")
+MEANS = columns_of("precision, runs [], mean energy [J], time [s]")
 COLUMNS = (
     "precision trial epoch=number energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high seconds "
     "steps energy_per_step_j=per_step.joules train_loss=report.train_loss val_loss=report.val_loss "
@@ -215,7 +212,8 @@ class TrainResult:
                 where = f" (trial {one.trial})" if several else ""
                 lines.append(f"{one.precision}{where}: {one.failure}" + (f" (try: {one.cure})" if one.cure else ""))
             if one.ratio is not None and not several:
-                lines.append(f"{one.precision}: {one.ratio} of the energy of {self.trained[0].precision}")
+                modelled = "" if one.energy.measured else " (modelled)"
+                lines.append(f"{one.precision}: {one.ratio} of the energy of {self.trained[0].precision}{modelled}")
             if one.emulated is not None:
                 lines.append(f"{one.precision}: {one.emulated}")
         return list(dict.fromkeys(lines))
@@ -235,9 +233,7 @@ class TrainResult:
         notes = [*self.remarks(), *self.verdicts()]
         found = [Table.of("precision", which, *TRAINING, rows=rows, notes=notes)]
         if beside:
-            means = [
-                [one.candidate.label, len(one.trials), quantity(one.energy, "J"), one.seconds.time] for one in beside
-            ]
+            means = [[one.candidate.label, len(one.trials), one.energy_cell, one.seconds.time] for one in beside]
             found.append(Table.of(*MEANS, rows=means))
         return found
 

@@ -242,7 +242,6 @@ class Variant:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be measured."""
         return self.failure is None and not self.stopped and (self.known or self.worker is not None)
 
     def check(self, facts: Mapping[str, Any]) -> None:

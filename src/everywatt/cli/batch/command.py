@@ -40,7 +40,7 @@ from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, set
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.group import WithMembers
 from everywatt.cli.common.metering import new_folder, start
-from everywatt.cli.common.options import DURATION, PATH, RUN, output_options, settings_options
+from everywatt.cli.common.options import DURATION, PATH, RUN, WAIT, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings, nearest, resolve
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
@@ -123,7 +123,7 @@ config_option = click.option(
 @click.option(
     "--backoff",
     "backoff_s",
-    type=DURATION,
+    type=WAIT,
     default=1.0,
     help="Delay before the first retry; doubled for each further one.  [default: 1s]",
 )
@@ -178,8 +178,6 @@ def command(
     --resume RUN continues an earlier batch; items, command and options do not have to be repeated.
     """
     words = words_of()
-    if timeout_s is not None and timeout_s <= 0:
-        raise UsageError("--timeout must be above zero.")
     folder = None if resume is None else find_batch(resume, existing_home(settings.home))
     by_array = folder is not None and bool(array.parts(folder))
     if folder is not None and by_array and not plan_only:

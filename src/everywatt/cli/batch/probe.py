@@ -64,8 +64,6 @@ def command(
     other than 0 does not fit; the table gives the reason. Ctrl-C keeps partial results.
     """
     words = words_of()
-    if timeout_s is not None and timeout_s <= 0:
-        raise UsageError("--timeout must be above zero.")
     if picture is not None:
         from everywatt.report.plots import check_ending, load_altair
 

@@ -19,7 +19,7 @@ from everywatt.batch.session import Work
 from everywatt.cli.batch.common import option_words
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.metering import new_folder
-from everywatt.cli.common.options import gathered
+from everywatt.cli.common.options import FOREIGN, gathered
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
@@ -61,7 +61,7 @@ slurm_options = gathered(
         default=TASKS,
         help=f"Slurm: number of tasks in the job array.  [default: {TASKS}]",
     ),
-    click.option("--sbatch", multiple=True, metavar="OPTION", help="Slurm: option for sbatch, such as --gres=gpu:1."),
+    click.option("--sbatch", multiple=True, metavar=FOREIGN, help="Slurm: option for sbatch, such as --gres=gpu:1."),
     click.option("--print-script", is_flag=True, help="Slurm: print the job script without submitting it."),
     click.option(
         "--no-wait", "wait", flag_value=False, default=True, help="Slurm: submit the job without waiting for it."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,8 +18,7 @@ from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_count
 from everywatt.core.jsonio import document, dumps
-from everywatt.core.tables import Table
-from everywatt.formats.badc import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
+from everywatt.formats.badc import Summary, read_summary, read_telemetry, summarise
 from everywatt.tape.run_store import existing_home, find_run
 
 MOST_ROWS = 20
@@ -55,12 +55,9 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
     code = 1 if found.count(DONE) < len(found.items) or any(one.drifted for one in changes) else 0
     lines = [*map(str, changes), *notes]
     more = {"drift": [one.to_dict() for one in changes]} if baseline is not None else {}
-    if form == "json":
-        output.document(dumps(document("batch", {**found.to_dict(), **more}), indent=2))
-    elif form == "md":
-        output.document(found.to_markdown(lines))
-    elif form == "csv":
-        output.document(found.to_csv())
+    if form is not None:
+        data = document("batch", {**found.to_dict(), **more})
+        output.document(_in_form(form, data, lambda: found.to_markdown(lines), found.to_csv))
     else:
         if output.json_to is not None:  # thousands of items take a while
             output.json("batch", {**found.to_dict(), **more})
@@ -80,35 +77,28 @@ def _figures_of(name: str) -> BatchFigures:
 def _several(names: Sequence[str], form: str | None, output: Output) -> int:
     found = [_figures_of(name) for name in names]
     data = {"batches": [{k: v for k, v in one.to_dict().items() if k != "items"} for one in found]}
-    if form == "json":
-        output.document(dumps(document("batches", data), indent=2))
-    elif form == "md":
-        output.document(scaling_table(found).markdown())
-    elif form == "csv":
-        output.document(scaling_csv(found))
+    table = scaling_table(found)
+    if form is not None:
+        output.document(_in_form(form, document("batches", data), table.markdown, lambda: scaling_csv(found)))
     else:
         output.json("batches", data)
-        output.table(scaling_table(found))
+        output.table(table)
     return 0
 
 
 def _telemetry(path: Path, output: Output, form: str | None) -> int:
     found: Summary = read_summary(path) if path.suffix == ".json" else summarise(read_telemetry(path), str(path))
-    if form == "json":
-        output.document(dumps(found.to_dict(), indent=2))
-    elif form == "md":
-        output.document(_workers(found).markdown())
-    elif form == "csv":
-        output.document(found.workers_csv())
+    table = found.workers_table()
+    if form is not None:
+        output.document(_in_form(form, found.to_dict(), table.markdown, table.csv))
     else:
         output.json("telemetry", found.to_dict())
-        output.table(_workers(found))
+        output.table(table)
     return 0 if all(job.get("status") == "completed" for job in found.jobs.values()) else 1
 
 
-def _workers(found: Summary) -> Table:
-    rows = [line.split(",") for line in found.workers_csv().split("\n")[1:] if line]
-    return Table.of(*WORKER_COLUMNS, rows=rows, right=range(1, len(WORKER_COLUMNS)))
+def _in_form(form: str, data: Mapping[str, Any], markdown: Callable[[], str], csv: Callable[[], str]) -> str:
+    return dumps(data, indent=2) if form == "json" else {"md": markdown, "csv": csv}[form]()
 
 
 def batch_figures(folder: Path) -> tuple[BatchFigures | None, History, str]:

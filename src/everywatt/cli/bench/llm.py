@@ -27,11 +27,13 @@ from everywatt.bench.llm.scoring import LATER, Judge, Sandbox, Scoring, scored_b
 from everywatt.bench.llm.serving import Serving
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import (
-    DURATION,
     PAIR,
     RUN,
+    WAIT,
     Verb,
+    as_value,
     country_option,
+    gathered,
     idle_option,
     intensity_option,
     json_value,
@@ -47,12 +49,16 @@ from everywatt.core.config import Settings, resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration
-from everywatt.footprint.carbon import account, factors_of
+from everywatt.footprint.carbon import Factors, account, factors_of
 from everywatt.net.server_processes import TUNNELS, forwarder, is_here, listeners, port_of
 
 OURS = ("messages", "model", "prompt", "stream", "stream_options")
 CURE_ELSEWHERE = "--server-tape RUN --server-skew 5ms"
 ELSEWHERE = f"the server is on another host, whose energy is not measured here: {CURE_ELSEWHERE}"
+
+
+def _factors(**flags: str | None) -> Factors:
+    return factors_of(resolve(flags))
 
 
 @click.command(cls=Verb)
@@ -117,10 +123,7 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
     metavar="IN,OUT",
     help="Price of a million tokens, input and output: '0.15,0.60 USD'.",
 )
-@country_option
-@intensity_option
-@pue_option
-@price_option
+@gathered("factors", _factors, country_option, intensity_option, pue_option, price_option)
 @click.option(
     "--warmup",
     type=click.IntRange(0),
@@ -134,7 +137,7 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
 @click.option("--server-tape", default=None, metavar="RUN", help="Tape of the host on which the server runs.")
 @click.option(
     "--server-skew",
-    type=DURATION,
+    type=WAIT,
     default=None,
     help="Largest possible difference between that host's clock and this one's.",
 )
@@ -143,35 +146,27 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
 @out_option
 @settings_options_beside_model
 @output_options
+@as_value("asked", LlmPlan, ("base_url", "serve", "model", "max_queries", "system", "scorer", "mask"))
 def command(
-    base_url: str,
-    serve: str | None,
-    model: str,
+    asked: LlmPlan,
     dataset: str,
     client_id: str,
     client_params: tuple[tuple[str, str], ...],
     dataset_params: tuple[tuple[str, str], ...],
-    max_queries: int | None,
     sampling: tuple[tuple[str, str], ...],
-    system: str | None,
     concurrency: int | None,
     rate: str | None,
     sweep: str | None,
     repeats: int,
-    scorer: str | None,
     judge_url: str,
     judge_model: str,
     judge_params: tuple[tuple[str, str], ...],
     run_code: bool,
-    mask: bool,
     reference: str | None,
     parameters: str | None,
     peak_flops: str | None,
     token_price: str | None,
-    country: str | None,
-    intensity: str | None,
-    pue: str | None,
-    price: str | None,
+    factors: Factors,
     warmup: int,
     idle_s: float,
     server_pid: tuple[int, ...],
@@ -198,29 +193,22 @@ def command(
     """
     check_ending(out, ENDINGS)
     bounds = parse_bounds(goodput) if goodput else None
-    factors = factors_of(resolve({"country": country, "intensity": intensity, "pue": pue, "price": price}))
     compared = None if reference is None else read_records(folder_of(load(reference, home=settings.home)))
     folder = None if resume is None else folder_of(load(resume, home=settings.home))
     old = None if folder is None else LlmPlan.read(folder)
     server = None
-    if serve is not None:
+    if asked.serve is not None:
         before = old or LlmPlan()
-        server = Serving(serve, model=model or before.model, url=base_url or before.base_url)
-        base_url = server.url
-    plan = LlmPlan(
-        model=model,
-        base_url=base_url,
+        server = Serving(asked.serve, model=asked.model or before.model, url=asked.base_url or before.base_url)
+    plan = replace(
+        asked,
+        base_url=asked.base_url if server is None else server.url,
         client={"client": client_id},
         client_params=dict(client_params),
         dataset=Questions(dataset, dict(dataset_params)),
-        max_queries=max_queries,
         settings=_settings(sampling),
-        system=system,
-        scorer=scorer,
-        mask=mask,
         server_tape=_server_tape(server_tape, server_skew),
         loads=repeated(parse_levels(concurrency, rate, sweep), repeats),
-        serve=serve,
     )
     plan = _checked(plan if old is None else plan.as_before(old), repeats)
     most = max((level.concurrency or 64) for level in plan.loads)
@@ -312,7 +300,7 @@ def _tell(result: LlmResult, folder: Path, out: Path | None, output: Output) -> 
     show(result, output)
     for seconds, energy in result.loading:
         output.text(f"loading: {format_duration(seconds)}, {energy}; the whole machine, not in the figures above")
-    output.say(f"  run     {folder}")
+    output.say(f"  run     {folder.name}")
     output.say(f"  next    everywatt report {folder.name} --open")
     if out is not None and out.suffix == ".parquet":
         write_query_parquet(result.found, out)

@@ -16,7 +16,14 @@ from everywatt.cli.common.results import check_ending, write_result
 
 @click.command(cls=Verb)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@click.option("--by", "order", type=click.Choice(list(ORDERS)), default="accuracy-per-joule", help="Figure to sort by.")
+@click.option(
+    "--by",
+    "order",
+    type=click.Choice(list(ORDERS)),
+    default="accuracy-per-joule",
+    metavar="FIGURE",
+    help=f"Figure to sort by: {', '.join(ORDERS)}.  [default: accuracy-per-joule]",
+)
 @out_option
 @output_options
 def leaderboard_command(runs: tuple[str, ...], order: str, out: Path | None, output: Output) -> None:

@@ -48,7 +48,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import declared
 from everywatt.core.plugins import check_installed
-from everywatt.core.tables import Column, Table
+from everywatt.core.tables import Table, columns_of
 from everywatt.formats.quantization import FORMS, OldFigure, OldLayer, old_csv, read_old
 
 KIND = "precision"
@@ -207,13 +207,12 @@ def page_of(result: Result, settings: Settings) -> str:
     return trials_page(precision_document(result, run=run_of(result.run, settings), command=own_words()))
 
 
-OLD_FIGURES = (
-    *("precision", "file", Column("energy / sample", "J"), Column("energy / batch", "J"), Column("power", "W")),
-    *(Column("latency", "s"), Column("samples / s", ""), Column("accuracy", "%"), Column("size", "B")),
+OLD_FIGURES = columns_of(
+    "precision, file, energy / sample [J], energy / batch [J], power [W], latency [s], samples / s [], accuracy [%], "
+    "size [B]"
 )
-OLD_LAYERS = (
-    *("layer", "type", "file", Column("time", "s"), Column("share", "%"), Column("energy", "J"), Column("KL", "")),
-    *(Column("logits", ""), Column("degradation", ""), Column("impact", "")),
+OLD_LAYERS = columns_of(
+    "layer, type, file, time [s], share [%], energy [J], KL [], logits [], degradation [], impact []"
 )
 
 FIGURE = "precision source energy_per_sample_j energy_per_batch_j power_w latency_s throughput accuracy size_bytes"

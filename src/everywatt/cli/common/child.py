@@ -73,9 +73,14 @@ def cannot_start(name: str) -> OSError | None:
     """Why a command cannot be started, as far as that is known before it is tried."""
     places = [Path(name)] if "/" in name else [Path(folder, name) for folder in os.get_exec_path() if name]
     # As shutil.which: that module would bring every kind of compression, 2 ms before each command.
-    if any(place.is_file() and os.access(place, os.X_OK) for place in places):
+    # Access first: `is_file` raises where a folder may not be looked into, such as one in the PATH that su keeps.
+    if any(os.access(place, os.X_OK) and place.is_file() for place in places):
         return None
-    code = errno.EACCES if any(place.exists() for place in places) else errno.ENOENT
+    try:
+        found = places[0].exists() if "/" in name else any(os.access(place, os.F_OK) for place in places)
+    except OSError as error:
+        return error
+    code = errno.EACCES if found else errno.ENOENT
     return OSError(code, os.strerror(code))  # Python makes the right kind of it
 
 

@@ -133,5 +133,5 @@ def say_run(run: Run, output: Output, found: Footprint | None = None) -> None:
 
         lines += carbon_lines(found)
     output.say(*lines)
-    then = f"everywatt why {run.name}" if run.energy().joules is not None else "everywatt doctor"
-    output.say(f"  run     {run.name}   (everywatt show {run.name}, {then})")
+    then = f"everywatt why {run.reference}" if run.energy().joules is not None else "everywatt doctor"
+    output.say(f"  run     {run.name}   (everywatt show {run.reference}, {then})")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everywatt.cli.common.output import STDOUT, Output
+from everywatt.cli.common.output import STDOUT, Output, check_folder
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings, parse_tag, resolve
 from everywatt.core.errors import EverywattError, UsageError
@@ -32,6 +32,35 @@ if TYPE_CHECKING:
     from everywatt.footprint.carbon import Factors
 
 F = TypeVar("F", bound=Callable[..., Any])
+FOREIGN = "OPTION"  # metavar of values that are options of another program, which may have one of the same name
+
+
+class Help(click.HelpFormatter):
+    """Help in which figures, defaults and brackets stay whole."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(_kept_together(text, self.width // 2))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        kept = [(name, _kept_together(text, self.width // 2)) for name, text in rows]
+        super().write_dl(kept, col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        from everywatt.core.tables import JOINT
+
+        return super().getvalue().replace(JOINT, " ")
+
+
+def _kept_together(text: str, width: int) -> str:
+    from everywatt.core.tables import keep_together
+
+    return keep_together(text, width)
+
+
+class HelpContext(click.Context):
+    """The context of a command whose help is `Help`."""
+
+    formatter_class = Help
 
 
 class Verb(click.Command):
@@ -40,12 +69,14 @@ class Verb(click.Command):
     Plain click would take the next word for the file: `show --json last` would write a file named "last".
     """
 
+    context_class = HelpContext
+
     def __init__(self, name: str | None, *, context_settings: dict[str, Any] | None = None, **settings: Any) -> None:
         context = {"help_option_names": ["-h", "--help"], **(context_settings or {})}
         super().__init__(name, context_settings=context, **settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, bind_json(self.params, args, ctx.allow_interspersed_args))
+        return super().parse_args(ctx, bind_json(self.get_params(ctx), args, ctx.allow_interspersed_args))
 
 
 class Resumed(Verb):
@@ -79,23 +110,38 @@ def _first_call(name: str, verb: str, given: list[str]) -> list[str]:
 
 
 def bind_json(params: Sequence[click.Parameter], args: Sequence[str], interspersed: bool) -> list[str]:
-    """The words with each bare `--json` option as `--json=-`; words that are values or arguments stay as they are."""
-    takes_value = {
-        name
-        for param in params
-        if isinstance(param, click.Option) and not param.is_flag and not param.count and "--json" not in param.opts
-        for name in (*param.opts, *param.secondary_opts)
-    }
+    """The words with each bare `--json` option as `--json=-`; words that are values or arguments stay as they are.
+
+    BadOptionUsage where an option lacks its value: click would take the option after it for that.
+    """
+    names = {name: param for param in params if isinstance(param, click.Option) for name in _names(param)}
     bound = list(args)
     position = 0
     while position < len(bound):
         word = bound[position]
         if word == "--" or (not interspersed and not word.startswith("-")):
             break
-        if word == "--json":
+        option = names.get(word)
+        if option is None or option.is_flag or option.count:
+            pass
+        elif word == "--json":
             bound[position] = f"--json={STDOUT}"
-        position += 2 if word in takes_value else 1
+        else:
+            values = bound[position + 1 : position + 1 + option.nargs]
+            odd = next((one for one in values if one == "--" or one.partition("=")[0] in names), None)
+            if odd is not None and option.metavar != FOREIGN:
+                cure = f"; if that is its value: {word}={odd}" if option.nargs == 1 else ""
+                if option.nargs == 2 and "=" in values[0]:
+                    cure = f": {word} {values[0].replace('=', ' ', 1)}"
+                needed = option.metavar or "a value"
+                raise click.BadOptionUsage(word, f"Option '{word}' requires {needed}, and '{odd}' is an option{cure}.")
+            position += option.nargs
+        position += 1
     return bound
+
+
+def _names(option: click.Option) -> tuple[str, ...]:
+    return (*option.opts, *option.secondary_opts)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
@@ -189,15 +235,14 @@ def _ahead_s(text: str) -> float:
 
 def _some_s(text: str) -> float:
     """A time for which something goes on."""
-    seconds = _ahead_s(text)
-    if seconds == 0:
+    seconds = parse_duration_s(text)
+    if seconds <= 0:
         raise UsageError(f"'{text}' is not a duration above zero.", cure="a duration such as 10s")
     return seconds
 
 
-DURATION = Parsed("duration", parse_duration_s)
+DURATION = Parsed("duration", _some_s)
 WAIT = Parsed("duration", _ahead_s)
-SPELL = Parsed("duration", _some_s)
 POWER = Parsed("power", parse_power_w)
 ENERGY = Parsed("energy", parse_energy_j)
 RUN = RunName()
@@ -220,10 +265,16 @@ def _window(
     return value
 
 
+def _json_target(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value not in (None, STDOUT) and ctx.info_name != "run":  # which starts its command whatever becomes of the file
+        check_folder(Path(value))
+    return value
+
+
 between_option = click.option(
     "--between",
     nargs=2,
-    type=DURATION,
+    type=Parsed("duration", parse_duration_s),
     default=None,
     callback=_window,
     metavar="A B",
@@ -235,6 +286,7 @@ json_option = click.option(
     is_flag=False,
     flag_value=STDOUT,
     default=None,
+    callback=_json_target,
     metavar="[=FILE]",
     help="Print one JSON object on stdout and nothing else; =FILE writes it to a file.",
 )
@@ -266,7 +318,7 @@ _POWER_MODEL: dict[str, Any] = {
 model_option = click.option("--model", "--power-model", "power_model", **_POWER_MODEL)
 power_model_option = click.option("--power-model", **_POWER_MODEL)
 idle_option = click.option(
-    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
+    "--idle", "idle_s", type=WAIT, default=2.0, help="Record idle power for this long first.  [default: 2s]"
 )
 cooldown_option = click.option(
     "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."

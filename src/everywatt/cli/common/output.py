@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.files import replace_text
+from everywatt.core.files import replace_text, usable
 from everywatt.core.format import in_ascii
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.lazy_dataclass import dataclass
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 ADVICE = ("FIX", "TRY")  # columns with commands to type
+MEASURED = ("  command ", "  owner ")  # lines with what was measured: commands in them are no advice
 PROGRESS_EVERY_S = 10.0
 MOST_WORD = 48  # characters of a word (a path, a UUID) that is kept whole in a cell
 NARROW = 100  # columns of a terminal below which a table that does not fit becomes cards
 MOST_WORDS = 72  # characters of a cell of words in one line: longer ones are hard to read, however wide the terminal
 MOST_CARDS = 12  # rows that are cards on a wide terminal where they do not fit into one line
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
-UNITS = r"(?:[GMkmµ]?(?:J|Wh?|s|g)|[KMGT]i?B|B|min|h|%|±)(?!\w)"  # words that belong to the number before them
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 
 
@@ -76,7 +76,7 @@ def program() -> str:
 
 def as_called(text: str) -> str:
     """The text with this program's commands as the user's shell finds them; what was measured is left as it was."""
-    if "everywatt " not in text or text.startswith(("  command ", "  owner ")):
+    if "everywatt " not in text or text.startswith(MEASURED):
         return text
     import re
 
@@ -209,6 +209,8 @@ class Output:
         On a terminal it rewrites one line. Elsewhere --verbose gives one plain line every ten seconds; `log_every_s`
         gives one so often without it too, for what takes many minutes.
         """
+        from everywatt.core.tables import display_width
+
         live = self._style(self.stderr).rich
         every_s = PROGRESS_EVERY_S if self.verbose else log_every_s
         last: list[float] = [] if self.verbose else [clock()]
@@ -223,7 +225,9 @@ class Output:
             if live:
                 line = fitting(text, self._style(self.stderr).encoding)
                 columns = _columns(self.stderr, self.environ)
-                self._open[:] = [line if columns is None else line[: columns - 1]]  # a folded line could not be cleared
+                while columns is not None and display_width(line) >= columns:  # a folded line could not be cleared
+                    line = line[:-1]
+                self._open[:] = [line]
                 self.stderr.write(f"\r\x1b[K{self._open[0]}")
                 self.stderr.flush()
             else:
@@ -268,15 +272,19 @@ def emit_json(data: Mapping[str, Any], target: str = STDOUT, stdout: TextIO | No
     write_text(Path(target), dumps(data, indent=2) + "\n")
 
 
+def check_folder(path: Path) -> None:
+    """UsageError where a file cannot be written because its folder is missing: better before the work than after it."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}.")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a derived file: readers see the old one or the new one, never half. UsageError where it cannot be."""
-    try:
+    with usable(path, "written"):
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")  # /dev/stderr, a pipe: nothing to replace
         else:
             replace_text(path, text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _columns(stream: TextIO, environ: Mapping[str, str]) -> int | None:
@@ -293,13 +301,13 @@ def _columns(stream: TextIO, environ: Mapping[str, str]) -> int | None:
 
 def _wrapped(line: str, columns: int | None) -> str:
     """A line broken between words, below where its text starts. Commands stay whole, so that they can be copied, and
-    numbers stay with their units.
+    so do figures.
 
     Text of several lines (a file, CSV) is left as it is.
     """
     if columns is None or "\n" in line or line.startswith("  command "):
         return line
-    from everywatt.core.tables import display_width
+    from everywatt.core.tables import JOINT, display_width, keep_together
 
     if display_width(line) <= columns:
         return line
@@ -309,13 +317,14 @@ def _wrapped(line: str, columns: int | None) -> str:
     from everywatt.cli.main import COMMANDS
 
     command = rf"(?:sudo|(?:\S+ -m )?\S*everywatt (?:{'|'.join(COMMANDS)}))\b[^,;()]*"
-    whole = re.sub(command, lambda found: found[0].rstrip().replace(" ", "\0") + " " * found[0].endswith(" "), line)
-    whole = re.sub(rf"(?<=[±≈]) (?=\d)|(?<=\d) (?={UNITS})|(?<=coverage) (?=\d)|(?<=--idle) (?=\d)", "\0", whole)
-    label = re.match(r"\s*(?:\S+:? {2,}|! )?", whole)
+    label = re.match(r"\s*(?:\S+:? {2,}|! )?", line)
     indent = " " * (len(label[0]) if label and len(label[0]) <= columns // 2 else 2)
+    whole = keep_together(line, columns - len(indent))
+    if not line.startswith(MEASURED):
+        whole = re.sub(command, lambda one: one[0].rstrip().replace(" ", JOINT) + " " * one[0].endswith(" "), whole)
     as_wide = "".join(sign + "\1" * (display_width(sign) - 1) for sign in whole)  # textwrap counts characters
     wrap = textwrap.wrap(as_wide, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(wrap).replace("\0", " ").replace("\1", "")
+    return "\n".join(wrap).replace(JOINT, " ").replace("\1", "")
 
 
 def _encodes(text: str, encoding: str) -> bool:
@@ -365,11 +374,11 @@ def _said(table: Table) -> Table:
 
 def _least(table: Table, taken: Sequence[int]) -> list[int]:
     """The width of each column below which a number or a word would be broken; names and very long words may be."""
-    from everywatt.core.tables import LEAST_WORDS, display_width
+    from everywatt.core.tables import LEAST_WORDS, display_width, keep_together
 
     least = []
     for place, column in enumerate(table.columns):
-        words = (word for row in table.cells() for word in (column.name, *row[place].split()))
+        words = (word for row in table.cells() for word in (column.name, *keep_together(row[place], MOST_WORD).split()))
         longest = max(map(display_width, words))
         fold = place == 0 or longest > MOST_WORD
         least.append(taken[place] if column.unbroken else min(taken[place], LEAST_WORDS) if fold else longest)
@@ -409,7 +418,7 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
     from rich.console import Console
     from rich.text import Text
 
-    from everywatt.core.tables import GAP, column_groups, widths, without_spare
+    from everywatt.core.tables import GAP, JOINT, column_groups, keep_together, widths, without_spare
 
     ruled = (
         box.SIMPLE_HEAD if _encodes("─", style.encoding) else box.Box("    \n    \n -- \n" + "    \n" * 5, ascii=True)
@@ -448,7 +457,9 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
                 max_width=None if numeric or column == 0 else MOST_WORDS,
             )
         for row in rows:
-            shown.add_row(*(Text(row[column]) for column in columns))
-        console.print(shown)
+            shown.add_row(*(Text(keep_together(row[n], given[n] if given else MOST_WORDS)) for n in columns))
+        with console.capture() as captured:
+            console.print(shown)
+        stream.write(captured.get().replace(JOINT, " "))
         title = ""
     return table

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from everywatt.api.run import Run, load
-from everywatt.cli.common.output import Output, Result, write_text
+from everywatt.cli.common.output import Output, Result, check_folder, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
@@ -28,8 +28,8 @@ def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
     """UsageError where -o names a file that cannot be written: better before the trials than after them."""
     if out is not None and out.suffix.lower() not in endings:
         raise UsageError(f"{out} must end in one of {', '.join(endings)}.")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"{out} cannot be written: there is no folder {out.parent}.")
+    if out is not None:
+        check_folder(out)
 
 
 def write_result(

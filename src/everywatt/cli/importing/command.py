@@ -36,8 +36,18 @@ UNTIMED = {"nvidia-smi": "period_s", "dmon": "period_s", "pmon": "period_s", "te
 """Kinds whose logs may have no times, and what their importers call the time between two rows."""
 
 
+def _known(ctx: click.Context, param: click.Parameter, kind: str) -> str:
+    """UsageError before paths are asked for: the one word that was given may be a path."""
+    if kind not in kinds():
+        raise UsageError(
+            f"'{kind}' is not a kind of recording.",
+            cure=f"everywatt import KIND PATH; KIND: {', '.join(sorted(kinds()))}",
+        )
+    return kind
+
+
 @click.command(cls=WithMembers, modules=MEMBERS)
-@click.argument("kind")
+@click.argument("kind", callback=_known)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PATH)
 @out_option
 @click.option(
@@ -70,8 +80,6 @@ def command(
 
     sacct, prometheus and sage have options of their own: everywatt import prometheus --help.
     """
-    if kind not in kinds():
-        raise UsageError(f"'{kind}' cannot be imported.", cure=f"one of: {', '.join(sorted(kinds()))}")
     options: dict[str, Any] = {key: json_value(value) for key, value in settings}
     if isinstance(names := options.get("values"), str):
         options["values"] = names.split(",")
@@ -116,7 +124,7 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
     output.text(str(folder))
     if len(run.tapes) > MANY:
         output.say(f"energy  {energy}")
-        output.say(f"{len(run.tapes)} tapes; for details: everywatt show {folder if out else run.name}")
+        output.say(f"{len(run.tapes)} tapes; for details: everywatt show {run.reference}")
         return
     output.say(*summary(run))
 

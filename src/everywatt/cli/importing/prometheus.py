@@ -15,7 +15,8 @@ from everywatt.cli.importing.command import imported
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.fleet.imports import targets, write_run
-from everywatt.fleet.query import EVERYWATT, Series, Wanted, fetch, nothing, read_filter
+from everywatt.fleet.query import EVERYWATT, Series, fetch, nothing, read_filter
+from everywatt.fleet.tables import join, write
 from everywatt.net.api import ApiClient
 from everywatt.net.tls import read_token
 
@@ -75,7 +76,13 @@ def command(
         return answer.series
 
     if out is not None and out.suffix in (".csv", ".parquet"):
-        _table(client, out, ask, step, not counters, output)
+        with task(output, f"import from {client.shown}") as tell:
+            table = join(ask(tell), step_s=step, rates=not counters)
+            write(table, out)
+        rows, columns = table.values.shape
+        output.json("import-table", {"path": str(out), "rows": rows, "columns": list(table.columns)})
+        output.text(str(out))
+        output.say(f"{rows} rows, {columns} series.")
         return
     if counters:
         raise UsageError("--counters applies only to tables; a tape always keeps raw counters.", cure="-o FILE.csv")
@@ -83,22 +90,6 @@ def command(
     with imported(output, out, f"prometheus-{host}", f"import from {client.shown}") as (target, tell):
         nodes, notes = targets(ask(tell))
         output.warn(*notes)
-        write_run(target, nodes, client.shown, _meta(client, wanted, start_ns, end_ns, step))
-
-
-def _meta(client: ApiClient, wanted: list[Wanted], start_ns: int, end_ns: int, step: float | None) -> dict[str, object]:
-    asked = {"start_utc_ns": start_ns, "end_utc_ns": end_ns, "step_s": step, "queries": [one.promql for one in wanted]}
-    return {"imported_from": [client.shown], "prometheus": asked}
-
-
-def _table(client: ApiClient, out: Path, ask: object, step: float | None, rates: bool, output: Output) -> None:
-    from everywatt.fleet.tables import join, write
-
-    assert callable(ask)
-    with task(output, f"import from {client.shown}") as tell:
-        table = join(ask(tell), step_s=step, rates=rates)
-        write(table, out)
-    rows, columns = table.values.shape
-    output.json("import-table", {"path": str(out), "rows": rows, "columns": list(table.columns)})
-    output.text(str(out))
-    output.say(f"{rows} rows, {columns} series.")
+        queries = [one.promql for one in wanted]
+        asked = {"start_utc_ns": start_ns, "end_utc_ns": end_ns, "step_s": step, "queries": queries}
+        write_run(target, nodes, client.shown, {"imported_from": [client.shown], "prometheus": asked})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
+from everywatt.api.run import Run
 from everywatt.cli.common.metering import meter_of, recording_of, start
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
@@ -15,10 +15,10 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.units import parse_bytes
-
-if TYPE_CHECKING:
-    from everywatt.api.run import Run
-    from everywatt.stress import Load
+from everywatt.models.reading import run_table
+from everywatt.models.screening import POWER_NAME
+from everywatt.stress import Load, Program, Step, latin_hypercube, play
+from everywatt.stress.playing import prepared
 
 KINDS = ("integer", "float", "vector", "memory", "branchy")
 LEAST_S = 10.0
@@ -54,8 +54,6 @@ def command(
     indicators of power (frequency, disk, network, instructions) are recorded too. Use the run with
     `everywatt model fit RUN --target …`.
     """
-    from everywatt.stress import Load
-
     if time_s < LEAST_S:
         raise UsageError(f"{format_duration(time_s)} is too short to fit a model.", cure="--time 1m or more")
     chosen = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
@@ -70,16 +68,13 @@ def command(
         network_bytes_per_s=parse_bytes(network),
     )
     run, made = collected(load, time_s, steps, seed, settings, output)
-    _tell(run.name, run.path, made, output)
+    _tell(run, made, output)
 
 
 def collected(
     load: Load, time_s: float, steps: int | None, seed: int, settings: Settings, output: Output
 ) -> tuple[Run, int]:
     """The run that was recorded while load covered its space, and how many steps it had."""
-    from everywatt.stress import Program, Step, latin_hypercube, play
-    from everywatt.stress.playing import prepared
-
     idle_s = max(3.0, IDLE_SHARE * time_s)
     count = steps or max(4, round((time_s - idle_s) / 3.0))
     program = latin_hypercube(load, time_s=time_s - idle_s, steps=count, seed=seed, name="collect")
@@ -97,12 +92,8 @@ def collected(
     return meter.run, len(results)
 
 
-def _tell(name: str, path: object, steps: int, output: Output) -> None:
-    from everywatt.api.run import load
-    from everywatt.models.reading import run_table
-    from everywatt.models.screening import POWER_NAME
-
-    table = run_table([load(str(path))])
+def _tell(run: Run, steps: int, output: Output) -> None:
+    table, name = run_table([run]), run.name
     targets = [column for column in table.columns if POWER_NAME.search(column)]
     output.text(f"{name}: {steps} steps, {len(table)} rows of {len(table.columns)} columns")
     if targets:
@@ -111,5 +102,5 @@ def _tell(name: str, path: object, steps: int, output: Output) -> None:
         output.warn("No sensor measured power during this run, so no model can be fitted to it. Try: everywatt sensors")
     output.json(
         "model-collection",
-        {"run": name, "path": str(path), "rows": len(table), "columns": list(table.columns), "targets": targets},
+        {"run": name, "path": str(run.path), "rows": len(table), "columns": list(table.columns), "targets": targets},
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,11 +10,11 @@ from everywatt.cli.common.options import FILE, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import model_argument, percent, table_options
 from everywatt.core.format import format_duration, format_number, format_percent, format_quantity, format_watts
-from everywatt.core.tables import Cell, Column, Table, csv_text
+from everywatt.core.tables import Cell, Table, columns_of, csv_text
+from everywatt.models.applying import apply, effects, evaluate, scale_warnings
 from everywatt.models.form import Model
-
-if TYPE_CHECKING:
-    from everywatt.models.table import Table as Rows
+from everywatt.models.modelfile import load_model, to_dict
+from everywatt.models.table import Table as Rows
 
 PREDICTED = ("time", "watts", "low", "high", "outside")
 
@@ -28,9 +27,6 @@ PREDICTED = ("time", "watts", "low", "high", "outside")
 @output_options
 def command(model: Path, table: Rows, target: str | None, plot: Path | None, output: Output) -> None:
     """Evaluate a model on a table with known power: errors, coverage of its interval, rows out of range."""
-    from everywatt.models.applying import apply, evaluate
-    from everywatt.models.modelfile import load_model
-
     fitted = load_model(model)
     target = target or fitted.target
     found = evaluate(fitted, table, target)
@@ -76,9 +72,6 @@ def command(model: Path, table: Rows, target: str | None, plot: Path | None, out
 @output_options
 def predict(model: Path, table: Rows, out: Path | None, output: Output) -> None:
     """Predict the watts of every row as CSV: time, watts, low, high, and inputs outside the training range."""
-    from everywatt.models.applying import apply
-    from everywatt.models.modelfile import load_model
-
     fitted = load_model(model)
     found = apply(fitted, table)
     columns = (column.tolist() for column in (found.times_s, found.watts, found.low, found.high))
@@ -113,8 +106,6 @@ def predict(model: Path, table: Rows, out: Path | None, output: Output) -> None:
 @output_options
 def show(model: Path, output: Output) -> None:
     """Show a model: its inputs and their training ranges, the error of every candidate, how it was validated."""
-    from everywatt.models.modelfile import load_model, to_dict
-
     fitted = load_model(model)
     about = fitted.about
     output.text(f"{fitted.target}: {about.get('model', fitted.form.kind)}, trained {_where(fitted)}")
@@ -124,7 +115,7 @@ def show(model: Path, output: Output) -> None:
     rows: list[list[Cell]] = [
         [name, fitted.units.get(name) or "-", r.low, r.middle, r.high] for name, r in fitted.columns.items()
     ]
-    output.table(Table.of("INPUT", "UNIT", *(Column(name, "") for name in ("LOW", "MEDIAN", "HIGH")), rows=rows))
+    output.table(Table.of(*columns_of("INPUT, UNIT, LOW [], MEDIAN [], HIGH []"), rows=rows))
     tried = [
         [str(e.get("model", "")), percent(e.get("blocked_pct")), percent(e.get("load_out_pct"))] for e in fitted.errors
     ]
@@ -156,16 +147,13 @@ def _where(model: Model) -> str:
 @output_options
 def explain(model: Path, output: Output) -> None:
     """Show how much each input moves a model's watts, over its range, with the other inputs at their medians."""
-    from everywatt.models.applying import effects, scale_warnings
-    from everywatt.models.modelfile import load_model
-
     fitted = load_model(model)
     idle_w, found = effects(fitted)
     output.text(f"{fitted.target}: about {format_watts(idle_w)} with every column at its lowest.")
     rows: list[list[Cell]] = [
         [one.name, one.low_w, one.middle_w, one.high_w, format_quantity(one.swing_w, "W", signed=True)] for one in found
     ]
-    output.table(Table.of("COLUMN", *(Column(name, "W") for name in ("LOW", "MEDIAN", "HIGH", "RANGE")), rows=rows))
+    output.table(Table.of(*columns_of("COLUMN, LOW [W], MEDIAN [W], HIGH [W], RANGE [W]"), rows=rows))
     share = fitted.about.get("importance", {})
     if isinstance(share, dict) and share:
         output.text("")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import numpy as np
 
 from everywatt.cli.common.options import FILE, Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import percent, table_options, target_option
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
 from everywatt.core.tables import Table
-
-if TYPE_CHECKING:
-    from everywatt.models.fitting import Fit
-    from everywatt.models.table import Table as Rows
+from everywatt.models.fitting import Fit, error_row, fit
+from everywatt.models.modelfile import dumps
+from everywatt.models.screening import explore
+from everywatt.models.table import Table as Rows
+from everywatt.models.validation import KINDS
 
 
 @click.command(cls=Verb)
@@ -62,9 +64,6 @@ def command(
     columns, and columns that are stuck or scaled. The worst of these errors selects the model. If no model is better
     than the mean, the answer is "no relation", nothing is written, and the exit code is 3.
     """
-    from everywatt.models.fitting import error_row, fit
-    from everywatt.models.modelfile import dumps
-
     wanted = None if features == "auto" else [name.strip() for name in features.split(",") if name.strip()]
     ignored = [name.strip() for words in ignore for name in words.split(",") if name.strip()]
     if target in (wanted or ()) or target in ignored:
@@ -85,7 +84,7 @@ def command(
         "target": target,
         "relation": found.model is not None,
         "why": found.why,
-        "models": [error_row(one, found.truth) for one in found.scores],
+        "models": [error_row(one) for one in found.scores],
         "warnings": list(found.warnings),
         "loads": list(found.loads),
     }
@@ -114,8 +113,6 @@ def command(
 
 
 def _table(found: Fit, choose: str, output: Output) -> None:
-    from everywatt.models.validation import KINDS
-
     rows = []
     for one in found.scores:
         mark = "baseline" if one.candidate.baseline else "← chosen" if one is found.chosen else ""
@@ -127,8 +124,6 @@ def _table(found: Fit, choose: str, output: Output) -> None:
 
 
 def _plot(found: Fit, path: Path, output: Output) -> Path | None:
-    import numpy as np
-
     from everywatt.report.model_plots import truth_plot
 
     assert found.chosen is not None and found.model is not None
@@ -162,8 +157,6 @@ def explore_columns(table: Rows, target: str, lags: int, plot: Path | None, outp
     A delay above zero means that the column moves first. Correlations are rank correlations, so a monotonic curve
     counts in full.
     """
-    from everywatt.models.screening import explore
-
     found = explore(table, target, lags)
     rows = [
         [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+.3g} s", one.grade, one.remark]

@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import re
 import socket
+import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from everywatt.cli.common.options import DURATION, FILE, Verb, output_options
 from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.model.collect import LEAST_S, collected
 from everywatt.cli.model.tables import percent, table_of
 from everywatt.core.config import resolve, user_file
 from everywatt.core.errors import ConfigError, UsageError
 from everywatt.core.format import format_duration, format_number, format_quantity
-
-if TYPE_CHECKING:
-    from everywatt.models.table import Table
+from everywatt.models.applying import scale_warnings, transfer
+from everywatt.models.modelfile import dumps, load_model
+from everywatt.models.reading import run_table
+from everywatt.models.screening import POWER_NAME
+from everywatt.models.table import Table
+from everywatt.sensors.base import Request
+from everywatt.sensors.registry import known, probe
+from everywatt.stress import Load
 
 SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 
@@ -53,9 +59,6 @@ def command(
     --time while it is recorded) or a recording of one: gain and offset are fitted, and the interval is widened to at
     least the remaining error.
     """
-    from everywatt.models.applying import scale_warnings, transfer
-    from everywatt.models.modelfile import dumps, load_model
-
     config = user_file(os.environ, Path(os.environ.get("HOME", "/")))
     text = config.read_text(encoding="utf-8") if config.is_file() else ""
     if remove:
@@ -78,7 +81,7 @@ def command(
         fitted = replace(transfer(fitted, table, target, socket.gethostname()), target=target)
         moved = fitted.about["transferred"]
         output.text(
-            f"Transferred from {before.host or 'another machine'}: × {format_number(moved['gain'])} "
+            f"Transferred from {before.host or 'another machine'}: × {format_number(moved['gain'])}, offset "
             f"{format_quantity(moved['offset_w'], 'W', signed=True)}, error {percent(moved['error_pct'])} here over "
             f"{moved['rows']} rows."
         )
@@ -100,15 +103,8 @@ def command(
 
 def _beside(against: str, time_s: float, output: Output) -> Table:
     """The table of a recording, made now where a sensor is named."""
-    from everywatt.sensors.base import Request
-    from everywatt.sensors.registry import known, probe
-
     if against not in known():
         return table_of([against])
-    from everywatt.cli.model.collect import LEAST_S, collected
-    from everywatt.models.reading import run_table
-    from everywatt.stress import Load
-
     if time_s < LEAST_S:
         raise UsageError(f"{format_duration(time_s)} is too short to calibrate.", cure="--time 3m")
     settings = replace(resolve(), sensors=(against, "use"))
@@ -124,8 +120,6 @@ def _beside(against: str, time_s: float, output: Output) -> Table:
 
 def _target(table: Table, own: str) -> str:
     """The model's own target where the table has it, else the one power that is there."""
-    from everywatt.models.screening import POWER_NAME
-
     powers = [name for name in table.columns if POWER_NAME.search(name)]
     if own in table.columns or not powers:
         return own
@@ -136,8 +130,6 @@ def _target(table: Table, own: str) -> str:
 
 def _write(config: Path, text: str, dry_run: bool) -> None:
     """Write the settings, after making sure that they can still be read."""
-    import tomllib
-
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everywatt.cli.common.options import DURATION, FILE, TIME, as_value
+from everywatt.api.run import load
+from everywatt.cli.common.options import DURATION, FILE, TIME, WAIT, as_value
 from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunNotFound, UsageError
 from everywatt.core.format import format_percent
+from everywatt.models.reading import column_name, in_watts, read_table, run_table
 from everywatt.models.table import Floats, Table, concatenate, join, windows
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ def stored_table(url: str, which: Stored) -> Table:
     """Series as a table: each a column, joined by time (the newest sample that is not too old), counters as rates."""
     from everywatt.fleet.query import EVERYWATT, fetch, nothing, read_filter
     from everywatt.fleet.tables import join
-    from everywatt.models.reading import in_watts
     from everywatt.net.api import ApiClient
     from everywatt.net.tls import read_token
 
@@ -62,19 +63,19 @@ def stored_table(url: str, which: Stored) -> Table:
     made = join(answer.series, step_s=which.step_s)
     columns = {name: made.values[:, place] for place, name in enumerate(made.columns)}
     table = in_watts(Table(made.at_ms / 1000.0, columns, notes=tuple(answer.warnings)))
-    return table if which.filter_file is not None else by_channel(table, answer.series)
+    ours = all(one.name.startswith("everywatt_") for one in answer.series)
+    return by_channel(table, answer.series) if ours else table
 
 
 def by_channel(table: Table, series: Sequence[Series]) -> Table:
     """Columns of our own series under the names of their channels, so that a model of them can be used as a sensor.
 
     Series that no sensor gives (of owners, jobs and the agent itself) are left out, and so are power gauges beside the
-    counter of the same energy. Where two nodes have the same channel the series keep their names.
+    counter of the same energy. The series of several nodes keep their names.
     """
     from everywatt.fleet.exporting import STATES
     from everywatt.fleet.imports import translate
     from everywatt.fleet.tables import is_counter
-    from everywatt.models.reading import column_name
 
     sensed = {"everywatt_energy_joules_total", "everywatt_power_watts", "everywatt_clock_hertz"}
     sensed |= {
@@ -84,7 +85,9 @@ def by_channel(table: Table, series: Sequence[Series]) -> Table:
     }
     nodes = {(one.labels.get("instance"), one.labels.get("job")) for one in series}
     if len(nodes) > 1:
-        return table
+        line = '{__name__=~"everywatt_.+",instance="NODE"}'
+        note = f"series of {len(nodes)} nodes keep their names; {line} in the file of --filter chooses one node"
+        return table.with_columns(table.columns, note)
     columns: dict[str, Floats] = {}
     units: dict[str, str] = {}
     aliases: dict[str, str] = {}
@@ -125,7 +128,7 @@ def table_options(function: F) -> F:
     @click.option(
         "--tolerance",
         "tolerance_s",
-        type=DURATION,
+        type=WAIT,
         help="Largest time difference of joined rows; half a period by default.",
     )
     @click.option("--window", type=DURATION, help="Average the rows over windows of this length.")
@@ -160,8 +163,6 @@ def table_of(
     which: Stored = LAST_HOUR,
 ) -> Table:
     """One table from files, from runs or from a time-series engine, with others joined to it by time."""
-    from everywatt.models.reading import read_table
-
     files = [source.lower().removesuffix(".gz").endswith(ENDINGS) for source in sources]
     stored = any(source.startswith(SCHEMES) for source in sources)
     if stored and len(sources) > 1:
@@ -180,9 +181,6 @@ def table_of(
 
 
 def _runs_table(sources: Sequence[str]) -> Table:
-    from everywatt.api.run import load
-    from everywatt.models.reading import run_table
-
     try:
         return run_table([load(source) for source in sources])
     except RunNotFound as error:

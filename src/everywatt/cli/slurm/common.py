@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -53,7 +54,10 @@ def period_options(what: str, default_s: float | None = None, default: str = "al
         end_s = FOREVER_S if default_s is None else time.time()
         until_s = end_s if until is None else until / NS
         start_s = 0.0 if default_s is None else until_s - default_s
-        return start_s if since is None else since / NS, until_s
+        start_s = start_s if since is None else since / NS
+        if start_s > until_s:
+            raise UsageError("The period ends before it begins.", cure="--since -2d --until -1d")
+        return start_s, until_s
 
     last = "now" if default_s is not None else default
     return gathered(
@@ -90,6 +94,11 @@ def store_of(flag: Path | None) -> Store:
     if path is None:
         raise UsageError("The location of the site's store is not set.", cure="--store DIR, or EVERYWATT_SLURM_STORE")
     return Store(path)
+
+
+def with_store(command: str, flag: Path | None) -> str:
+    """The command for the store that was given as an option; one from the settings is found by itself."""
+    return command if flag is None else f"{command} --store {shlex.quote(str(flag))}"
 
 
 @contextmanager

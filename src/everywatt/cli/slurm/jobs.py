@@ -20,10 +20,12 @@ from everywatt.cli.slurm.common import (
     spool_of,
     spool_option,
     store_option,
+    with_store,
 )
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_count
 from everywatt.core.platforms import user_name
 from everywatt.footprint.carbon import factors_of
 from everywatt.net.api import ApiClient
@@ -88,11 +90,11 @@ def jobs(
         output.result("slurm-sums", JobSums(by, rows, nodes, waste, wanted.node))
     else:
         rows = _hidden(jobs_of_store(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
-        output.result("slurm-jobs", JobList(rows, wanted, nodes, waste=waste))
+        validate = with_store("everywatt slurm validate", store)
+        output.result("slurm-jobs", JobList(rows, wanted, nodes, waste=waste, validate=validate))
     if opened.leave_out:
-        output.warn(
-            f"{len(opened.leave_out)} files of the store are damaged and were skipped: everywatt slurm validate"
-        )
+        validate = with_store("everywatt slurm validate", store)
+        output.warn(f"{format_count(len(opened.leave_out), 'damaged file')} of the store skipped: {validate}")
 
 
 def _hidden(rows: list[dict[str, Any]], pseudonyms: Pseudonyms | None) -> list[dict[str, Any]]:
@@ -112,7 +114,7 @@ def job(job: str, since: int | None, store: Path | None, output: Output) -> None
     """
     found = find(readable_store(store), job, 0.0 if since is None else since / NS)
     if not found:
-        raise UsageError(f"The store has no job {job}.", cure="everywatt slurm jobs --since -30d")
+        raise UsageError(f"The store has no job {job}.", cure=with_store("everywatt slurm jobs --since -30d", store))
     output.result("slurm-job", Details(found))
 
 

@@ -21,6 +21,7 @@ from everywatt.cli.slurm.common import short_name, spool_of, spool_option, store
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_count
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.job_line import JobLines
 from everywatt.slurm.node.node_jobs import NodeJob
@@ -129,7 +130,7 @@ def _record(
             leave(folder, AGENT)
         leave(folder)
     facts = {"node": node.name, "recorded": recorded, "running": node.running}
-    output.facts("slurm-node", facts, f"{node.name}: {recorded} jobs recorded, {node.running} running.")
+    output.facts("slurm-node", facts, f"{node.name}: {format_count(recorded, 'job')} recorded, {node.running} running.")
     return 0
 
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -28,7 +27,9 @@ from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_count
 from everywatt.footprint.carbon import Factors, factors_of
+from everywatt.formats.labia import Grams, add_rows, read_tree, table_row, write_job
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import hours_of, intensity_of
 from everywatt.slurm.site.checks import Flaws, flaws
@@ -37,9 +38,6 @@ from everywatt.slurm.site.retention import forget as forget_records
 from everywatt.slurm.site.sacct import ask, fill, parse
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import is_name, read_key
-
-if TYPE_CHECKING:
-    from everywatt.formats.labia import Grams
 
 KINDS = {"labia-csv": "labia", "labia-csv-co2": "co2", "labia-tree": ""}
 
@@ -139,8 +137,6 @@ def export(
     --intensity or --country. Repeating adds nothing; concurrent exports leave one sorted file without duplicates.
     labia-tree writes YYYY_MM/USER/JOB with the job's mean powers, and never overwrites a file.
     """
-    from everywatt.formats.labia import add_rows, table_row, write_job
-
     pseudonyms = None if key_file is None else read_key(key_file)
     opened = readable_store(store)
     where, values = ('"user" = ?', [user]) if user is not None else ("true", list[str]())
@@ -189,8 +185,6 @@ def import_(tree: Path, zone_h: float, period_s: tuple[float, float], store: Pat
     end is inferred from the last reading and marked. Importing twice changes nothing. Jobs that cannot be read are
     listed.
     """
-    from everywatt.formats.labia import read_tree
-
     opened = store_of(store)
     found = read_tree(tree, {"zone_h": zone_h})
     wanted = [job for job in found.jobs if period_s[0] <= job.end_s < period_s[1]]
@@ -202,7 +196,7 @@ def import_(tree: Path, zone_h: float, period_s: tuple[float, float], store: Pat
     inferred = sum(not job.complete for job in new)
     ends = f", {inferred} with an inferred end" if inferred else ""
     facts = {"jobs": len(wanted), "added": len(new), "problems": problems}
-    output.facts("slurm-import", facts, f"{len(wanted)} jobs, {len(new)} added{ends}")
+    output.facts("slurm-import", facts, f"{format_count(len(wanted), 'job')}, {len(new)} added{ends}")
     for path, why in found.problems:
         output.warn(f"{path}: {why}")
 
@@ -242,5 +236,6 @@ def import_sacct(
     jobs = [job for text in texts for job in parse(text)]
     with writing(opened.path):
         changed, added = fill(opened, jobs)
-    line = f"{len(jobs)} jobs in sacct: {changed} records updated, {added} jobs added without energy."
+    updated, more = format_count(changed, "record"), format_count(added, "job")
+    line = f"{format_count(len(jobs), 'job')} in sacct: {updated} updated, {more} added without energy."
     output.facts("import-sacct", {"jobs": len(jobs), "changed": changed, "added": added}, line)

@@ -151,7 +151,7 @@ def certainty(summary: Mapping[str, Any]) -> tuple[Pedigree, Facts]:
     joules, low, high = (number(found.get(name)) for name in ("joules", "low", "high"))
     if not joules or low is None or high is None:
         return pedigree, Facts()
-    return pedigree, Facts(gain_pct=100 * (high - low) / 2 / joules, offset_w=0.0)
+    return pedigree, Facts(gain_pct=100 * max(high - joules, joules - low) / joules, offset_w=0.0)
 
 
 def _laid_out(

@@ -27,6 +27,10 @@ UNSURE = {"cpu time": 0.22, "sm time": 0.3, "slices": 0.5, "memory": 1.0}
 UNSURE_SMT = 0.35
 UNSURE_WIDE = 0.5  # CPU time for what is more than CPUs, or for one package of several
 JIFFY_S = 0.01  # the step in which kernels count CPU time
+# Idle is a power times a time that is known exactly, so an error of the edges (when readings were published) is one of
+# what lies above idle. It goes there whole where it is more than this part of that, and in proportion to all where it
+# is less: then shares are unsure by about as much anyway.
+LOOSE_EDGES = 0.25
 EXACT_OWNERS = 24
 # How far beyond the saturated curve a share may lie (95 %): with UNSURE_SMT it holds 94 to 97 % of the pairs with
 # hyper-threading, whichever wake-up power within its uncertainty (100 to 110 W) the truth is computed with.
@@ -113,11 +117,12 @@ def budgets(
     by_all = _shares([c + i for c, i in zip(charged_j, idle_j, strict=True)])
     by_charge = _shares(charged_j) if charges > 0 else by_all
     by_idle = _shares(idle_j) if idles > 0 else by_all
+    loose = "edges" if whole.by_source().get("edges", 0.0) > LOOSE_EDGES * charges else None
     terms: list[list[Term]] = [[] for _ in names]
     bounds: list[list[Bound]] = [[] for _ in names]
     for term in whole.terms:
         offset = "offset" in (term.source, term.key[:6]) and idle.method in SEEN
-        shares = by_idle if offset else by_charge if idle.method == "given" else by_all
+        shares = by_idle if offset else by_charge if idle.method == "given" or term.source == loose else by_all
         for own, share in zip(terms, shares, strict=True):
             if share:
                 own.append(term._replace(joules=term.joules * share))

@@ -38,9 +38,8 @@ from everywatt.ledger.split.split import (
 )
 from everywatt.ledger.use.account import stretch_joules, tape_use
 from everywatt.ledger.use.usage import memory_held
+from everywatt.tape.columns import Floats
 from everywatt.tape.reader import Tape
-
-Floats = npt.NDArray[np.float64]
 
 EDGE = 0.5  # of what was used in a stretch that the window cuts, this much may have been outside
 

@@ -30,13 +30,11 @@ from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.owner_use import Remainder, most_owed_s
 from everywatt.ledger.use.tenants import active_weights
 from everywatt.ledger.use.usage import ProcessUse, Records
-
-Floats = npt.NDArray[np.float64]
+from everywatt.tape.columns import Flags, Floats, Ints
 
 # Every list of owners begins with these four.
 SPECIAL: tuple[Owner, ...] = (IDLE, METER, OTHER, UNATTRIBUTED)
 IDLE_AT, METER_AT, OTHER_AT, UNATTRIBUTED_AT = range(4)
-Ints = npt.NDArray[np.int64]
 
 
 def sums(index: Ints, amount: Floats, count: int) -> Floats:
@@ -135,11 +133,6 @@ class Split:
     reasons: tuple[str, ...]
     used_squares: float
 
-    @property
-    def joules(self) -> float:
-        """All of it."""
-        return float(self.active_j.sum() + self.held_j.sum()) + self.idle_j + self.unattributed_j
-
 
 def accumulate(
     joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders: Uses, owners: int
@@ -212,7 +205,6 @@ class Stretches:
 
     @property
     def seconds(self) -> Floats:
-        """Lengths."""
         return (self.ends_ns - self.starts_ns) / NS
 
     def __len__(self) -> int:
@@ -240,7 +232,7 @@ def process_use(
     use: ProcessUse,
     period_s: float,
     runs: Sequence[tuple[int, int]],
-    subject: npt.NDArray[np.bool_],
+    subject: Flags,
 ) -> Uses:
     """CPU seconds of each process (by its number) in each stretch, evenly over the time in which it used them.
 
@@ -271,7 +263,7 @@ def process_use(
     return Uses(stretch[known], records.number[index][known], used[known], records.cpu[index][known])
 
 
-def _inside(records: Records, runs: Sequence[tuple[int, int]], subject: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _inside(records: Records, runs: Sequence[tuple[int, int]], subject: Flags) -> tuple[Ints, Ints]:
     from_ns, to_ns = records.from_ns, records.to_ns
     if not runs:
         return from_ns, to_ns
@@ -355,7 +347,7 @@ class CpuUse:
 
     stretches: Stretches
     uses: Uses
-    partial: npt.NDArray[np.bool_]
+    partial: Flags
     notes: tuple[str, ...] = ()
 
     def on_package(self, roll: Roll, package: int | None) -> Uses:
@@ -417,7 +409,7 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
     return CpuUse(stretches, uses, partial, tuple(notes))
 
 
-def _are_edges(at_ns: Ints, edges: Ints) -> npt.NDArray[np.bool_]:
+def _are_edges(at_ns: Ints, edges: Ints) -> Flags:
     """Which instants are among the edges, of which there are some, in order."""
     return np.asarray(edges[np.minimum(np.searchsorted(edges, at_ns), len(edges) - 1)] == at_ns, dtype=np.bool_)
 

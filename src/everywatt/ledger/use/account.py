@@ -8,7 +8,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged
@@ -17,15 +16,12 @@ from everywatt.energy.sources import Source
 from everywatt.ledger.use.facts import members
 from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
 from everywatt.sensors.base import TableRow
+from everywatt.tape.columns import Floats, Ints
 from everywatt.tape.reader import StoredGroup, Tape
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
 
 PROCESSES, CGROUPS = "use.processes", "use.cgroups"
 
-_kept: WeakKeyDictionary[Tape, TapeUse]
+_kept: WeakKeyDictionary[Tape, TapeUse] = WeakKeyDictionary()
 
 
 class TapeUse:
@@ -55,7 +51,6 @@ class TapeUse:
         self.memory_bytes = tape.meta.get("host", {}).get("memory_bytes")
 
     def update(self, tape: Tape) -> None:
-        """Bring everything up to date."""
         groups = {group.info.name: group for group in tape.groups}
         anchors = tape.anchors()
         offset_ns = anchors[0].boottime_ns - anchors[0].monotonic_ns if anchors else None
@@ -169,9 +164,6 @@ def _whole_numbers(recorded: Any) -> Ints:
     return np.array(recorded if good else [], dtype=np.int64)
 
 
-_kept = WeakKeyDictionary()
-
-
 def continue_use(tapes: Sequence[Tape]) -> None:
     """Let the use of segments that go on from another of these tapes begin where that one ended.
 
@@ -195,7 +187,6 @@ def continue_use(tapes: Sequence[Tape]) -> None:
 
 
 def tape_use(tape: Tape) -> TapeUse:
-    """The use of a tape as of now."""
     found = _kept.get(tape)
     version = tape.version
     if found is None or found.version != version:

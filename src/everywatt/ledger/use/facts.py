@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from everywatt.core.cgroup_names import Place, PlaceKind, places
+from everywatt.core.jsonio import declared
 from everywatt.core.lazy_dataclass import dataclass
 
 
@@ -86,9 +87,7 @@ class ProcessFacts:
             self.reaper = True
 
     def to_dict(self) -> dict[str, Any]:
-        """What is known, without what is not."""
-        known = {"pid": self.pid, "start": self.start, "ppid": self.ppid, "name": self.name, "cmdline": self.cmdline}
-        known |= {"uid": self.uid, "cgroup": self.cgroup}
+        known = declared(self, "pid start ppid name cmdline uid cgroup")
         return {key: value for key, value in known.items() if value is not None}
 
 

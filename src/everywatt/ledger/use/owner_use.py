@@ -348,5 +348,4 @@ class GpuOwnerUse:
         return self._times.pop(gpu, None) or GpuTime.of(self._table.now(gpu))
 
     def pids(self) -> set[int]:
-        """All processes that are on a GPU."""
         return self._table.pids()

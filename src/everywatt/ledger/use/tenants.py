@@ -70,7 +70,6 @@ class GpuTable:
         return list(self._tables)
 
     def pids(self) -> set[int]:
-        """All processes that are on a GPU."""
         return {tenant.pid for table in self._tables.values() for tenant in table.now}
 
     def feed(

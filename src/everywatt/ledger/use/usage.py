@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
@@ -20,11 +19,8 @@ from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.processes import CpuRecord, ProcessTable
 from everywatt.ledger.use.tenants import GpuTable, Tenant
 from everywatt.sensors.base import TableRow
-from everywatt.tape.columns import load_columns
+from everywatt.tape.columns import Flags, Floats, Ints, load_columns
 from everywatt.tape.reader import StoredGroup, Tape
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 HOST_BUSY, HOST_IDLE = "host.cpu_time", "host.idle_time"
 
@@ -42,8 +38,8 @@ class Records:
     from_ns: Ints
     to_ns: Ints
     cpu_s: Floats
-    last: npt.NDArray[np.bool_]
-    young: npt.NDArray[np.bool_]
+    last: Flags
+    young: Flags
     cpu: Ints
 
 

@@ -24,8 +24,8 @@ from everywatt.batch.measuring import figures
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_duration, format_energy, format_number
-from everywatt.core.jsonio import plain
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.jsonio import declared, plain
+from everywatt.core.tables import Cell, Table, columns_of
 from everywatt.ledger.use.usage import find_series
 from everywatt.report.html.figures import table_view
 from everywatt.report.html.pyramid import pack_json
@@ -36,16 +36,9 @@ MOST_POINTS = 400
 MOST_ROWS = 25
 MOST_ITEMS = 2000  # of the table of all items
 MOST_STDERR, ALL_STDERR, LEAST_STDERR = 600, 200_000, 60  # characters of an attempt that failed, of all, of one of many
-DEVICE_COLUMNS = (
-    *("device", Column("done", ""), Column("failed", ""), Column("retries", ""), Column("items/s", "")),
-    *(
-        Column("busy", "%"),
-        Column("waited", "s"),
-        Column("CPU time", "s"),
-        Column("util min/mean/max", align="right"),
-        Column("memory", "B"),
-    ),
-    *(Column("power", "W"), Column("energy", "J"), Column("idle energy", "J")),
+DEVICE_COLUMNS = columns_of(
+    "device, done [], failed [], retries [], items/s [], busy [%], waited [s], CPU time [s], util min/mean/max [], "
+    "memory [B], power [W], energy [J], idle energy [J]"
 )
 
 
@@ -80,7 +73,7 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         "headline": found.headline,
         "heads": devices["heads"],
         "devices": devices["rows"],
-        "heat": _heat(run, found),
+        "heat": _heat(run, found, start_ns),
         "points": _points(found),
         "item_heads": items["heads"],
         "stragglers": items["rows"],
@@ -105,8 +98,11 @@ def batch_figures(found: BatchFigures | None) -> list[dict[str, str]]:
     rest = [(found.count(FAILED), "failed"), (found.left, "not run")]
     about = ", ".join(f"{n:,} {what}" for n, what in rest if n) or "all"
     figures = [{"label": "Items done", "value": f"{done:,} of {count:,}", "about": about}]
+    if found.cpu_s_per_item is not None:
+        about = "of the attempts that finished an item"
+        figures.append({"label": "CPU time per item", "value": format_duration(found.cpu_s_per_item), "about": about})
     if found.per_item is not None:
-        about = "energy of the batch / items done"
+        about = f"{'modelled ' if 'modelled' in found.total.pedigree else ''}energy of the batch / items done"
         figures.append({"label": "Energy per item", "value": format_energy(found.per_item), "about": about})
     return figures
 
@@ -118,11 +114,7 @@ def _item(one: ItemFigures, start_ns: int, most: int) -> dict[str, Any]:
     memory, power = use.get("memory"), use.get("power")
     known = one.energy.joules is not None
     return {
-        "id": one.state.item.id,
-        "input": one.state.item.input,
-        "status": one.state.status,
-        "device": one.state.device,
-        "size": one.state.item.size,
+        **declared(one.state, "id=item.id input=item.input status device size=item.size"),
         "seconds": None if last is None else last.attempt.runtime_s,
         "time": _time(None if last is None else last.attempt.runtime_s),
         "joules": one.energy.joules,
@@ -196,11 +188,10 @@ def _device(one: DeviceFigures, found: BatchFigures) -> list[Cell]:
     return [name, done, failed, retries, *rates, max(found.duration_s - one.busy_s, 0.0), *used, idle]
 
 
-def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:
-    """Mean utilisation of each GPU in equal steps of time, in percent; None where nothing was read."""
-    starts = [tape.to_utc_ns(tape.extent_ns()[0]) for tape in run.tapes]
-    ends = [tape.to_utc_ns(tape.extent_ns()[1]) for tape in run.tapes]
-    low, high = min(starts), max(ends)
+def _heat(run: Run, found: BatchFigures, start_ns: int) -> dict[str, Any] | None:
+    """Mean utilisation of each GPU in equal steps of the time of the lanes, in percent; None where nothing was read."""
+    windows = [one.window_ns for item in found.items for one in item.attempts if one.window_ns is not None]
+    low, high = min((start for start, _ in windows), default=0), max((end for _, end in windows), default=0)
     if high <= low:
         return None
     several = len({tape.host for tape in run.tapes}) > 1
@@ -216,7 +207,7 @@ def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:
         if counts.any():
             cells = [round(float(s / n), 1) if n else None for s, n in zip(sums, counts, strict=True)]
             rows.append({"device": device, "cells": cells})
-    return {"seconds": (high - low) / NS, "rows": rows} if rows else None
+    return {"from_s": (low - start_ns) / NS, "to_s": (high - start_ns) / NS, "rows": rows} if rows else None
 
 
 def _readings(tapes: Sequence[Tape], device: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

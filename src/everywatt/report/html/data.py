@@ -26,6 +26,7 @@ from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, flames, phases_of
 from everywatt.report.text import causes, certain_cpu_s, meter_text, run_footprint, warnings, watts_text, with_energy
 from everywatt.report.wall import fitted, wall_of
+from everywatt.tape.run_store import existing_home, run_argument
 
 # Of a whole report's document, ticks included: with scripts and style a page is then below 1 MB.
 MOST_BYTES = 800_000
@@ -80,9 +81,10 @@ def run_view(
     tell(0.6, "phases")
     phases = phases_of(run)
     tell(0.7, "owners and quality")
-    quality, owners = run.quality(), ledger_of(run)
+    quality, owners, rows = run.quality(), ledger_of(run), _devices(run, energy, lines)
     found: dict[str, Any] = {
         "name": run.name,
+        "argument": run_argument(run.path, existing_home()),
         "started": run.started.isoformat(timespec="milliseconds"),
         "duration_s": run.duration_s,
         "extent_s": extent_s(run),
@@ -91,10 +93,10 @@ def run_view(
         "net": shown_energy(net),
         "baseline": idle,
         "mean_shown": _mean(energy, run.duration_s),
-        "figures": [*batch_figures(batch), *_figures(run, energy, net, idle, lines)],
+        "figures": [*batch_figures(batch), *_figures(run, energy, net, idle, rows)],
         "causes": [plain(cause) for cause in causes(energy, run.duration_s)],
         "warnings": by_reason(warnings(run, energy, quality), devices := {line.label for line in lines}),
-        "devices": _devices(run, energy, lines),
+        "devices": rows,
         "charts": [],
         "bands": bands_of(run),
         "phases": phases,
@@ -125,7 +127,9 @@ def _baseline(run: Run) -> str | None:
     return f"{baseline.where}{length}"
 
 
-def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Sequence[Line]) -> list[dict[str, str]]:
+def _figures(
+    run: Run, energy: Energy, net: Energy, idle: str | None, devices: Sequence[dict[str, Any]]
+) -> list[dict[str, str]]:
     """The small figures beside the large one."""
     duration_s = run.duration_s
     figures = [{"label": "Duration", "value": format_duration(duration_s), "about": f"from {run.started:%H:%M:%S} UTC"}]
@@ -135,10 +139,10 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
         figures.insert(0, {"label": "CPU time", "value": format_duration(cpu_s), "about": about})
     if (shown := _mean(energy, duration_s)) is not None:
         figures.append({"label": "Mean power", "value": shown, "about": "energy / observed time"})
-    peaks = [(float(line.watts.max()), line.label) for line in lines if line.in_total and len(line.watts)]
-    if peaks and "modelled" not in energy.pedigree:
-        watts, label = max(peaks)
-        figures.append({"label": "Highest reading", "value": format_watts(watts), "about": f"of {label}"})
+    read = [device for device in devices if device["in_total"] and device["power"]["max"] is not None]
+    if read and "modelled" not in energy.pedigree:
+        most = max(read, key=lambda device: float(device["power"]["max"]))
+        figures.append({"label": "Highest reading", "value": most["power_shown"][-1], "about": f"of {most['name']}"})
     if net.joules is not None:
         figures.append({"label": "Above idle", "value": format_energy(net), "about": f"idle: {idle}"})
     return figures
@@ -161,8 +165,9 @@ def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, 
     labels: dict[str, tuple[str, str]] = {}
     for tape in run.tapes:
         for group in tape.groups:
-            if any(channel.carries_energy for channel in group.info.channels):
-                labels.setdefault(group.info.device, (group.info.label, group.info.sensor))
+            for channel in group.info.channels:
+                if channel.carries_energy:
+                    labels.setdefault(channel.device, (group.info.label, group.info.sensor))
     rows = []
     for line in lines:
         if line.chart != "power":
@@ -186,14 +191,22 @@ def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, 
                 "share": share,
                 "in_total": line.in_total,
                 "power": (power := power_statistics(line.watts, part, line.seconds)),
-                "power_shown": [_watts(part, power["mean"], power[name]) for name in ("mean", "min", "median", "max")],
+                "power_shown": [
+                    _watts(part, power["mean"]),
+                    *(_watts(part, power["mean"], power[name], power["max"]) for name in ("min", "median", "max")),
+                ],
             }
         )
     return rows
 
 
-def _watts(energy: Energy, mean: float | None, watts: float | None) -> str:
-    return MISSING if mean is None or watts is None else watts_text(energy, mean, watts)
+def _watts(energy: Energy, mean: float | None, *watts: float | None) -> str:
+    """The first of these powers, with the digits that they have where they are printed together."""
+    known = [one for one in watts if one is not None]
+    if mean is None or len(known) < len(watts):
+        return MISSING
+    numbers, _, unit = watts_text(energy, mean, *known).rpartition(" ")
+    return f"{numbers.split(' … ')[0]} {unit}"
 
 
 def charts_of(lines: Sequence[Line], most_bytes: float | None) -> list[dict[str, Any]]:
@@ -254,6 +267,7 @@ def wall_view(run: Run) -> dict[str, Any] | None:
         "wall": shown_energy(found.wall),
         "chips": shown_energy(found.chips),
         "unexplained": shown_energy(found.unexplained),
+        "remark": found.remark,
         "share": found.share,
         "clock": str(clock),
         "clock_offset_s": clock.seconds,
@@ -265,13 +279,18 @@ def quality_view(found: dict[str, Any]) -> dict[str, Any]:
     """Rates, gaps and the meter's own cost."""
     gaps = found["gaps"]
     return {
-        "rates": [{"name": name, **entry} for name, entry in found["groups"].items()],
+        "rates": [{"name": name, **entry, **_periods(entry)} for name, entry in found["groups"].items()],
         "gaps": gaps[:100],
         "gap_count": len(gaps),
         "gap_s": sum(gap["duration_s"] for gap in gaps),
         "meter": meter_text(found),
         "sealed": found["sealed"],
     }
+
+
+def _periods(entry: dict[str, Any]) -> dict[str, str]:
+    periods = {name: entry[f"{name}_period_s"] for name in ("requested", "achieved")}
+    return {f"{name}_shown": format_duration(period_s) if period_s else MISSING for name, period_s in periods.items()}
 
 
 def _carbon(found: Footprint | None) -> dict[str, Any] | None:
@@ -299,7 +318,7 @@ def provenance(run: Run) -> list[list[str]]:
     assert isinstance(host, dict)
     git = meta.get("git") or {}
     pairs = [
-        ("Host", " · ".join(str(host[key]) for key in ("name", "cpu") if host.get(key))),
+        ("Host", ", ".join(dict.fromkeys(_host_name(tape.meta.get("host")) for tape in run.tapes))),
         ("CPUs", str(host.get("cpus") or "")),
         ("System", " ".join(str(host.get(key) or "") for key in ("system", "kernel", "machine")).strip()),
         ("Devices", ", ".join(dict.fromkeys(_device_names(run)))),
@@ -315,6 +334,12 @@ def provenance(run: Run) -> list[list[str]]:
         ("Started", run.started.isoformat(timespec="milliseconds")),
     ]
     return [[label, text] for label, text in pairs if text]
+
+
+def _host_name(host: object) -> str:
+    """`node1 · AMD EPYC`"""
+    about = host if isinstance(host, dict) else {"name": host}
+    return " · ".join(str(about[key]) for key in ("name", "cpu") if about.get(key))
 
 
 def _device_names(run: Run) -> list[str]:

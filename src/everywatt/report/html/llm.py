@@ -21,7 +21,7 @@ from everywatt.bench.llm.result import evaluate_folder, knee, repeats_data
 from everywatt.bench.llm.rows import LOADS, MISSING, figure_rows, figure_text, load_row
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_energy
-from everywatt.core.tables import Cell, Column, Quantity, Table
+from everywatt.core.tables import Cell, Quantity, Table, columns_of
 from everywatt.report.html.figures import table_view
 
 MOST_POINTS = 1500
@@ -179,10 +179,7 @@ def _worst(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     known = [item for item in items if item["joules"] is not None]
     ordered = sorted(known, key=lambda item: -float(item["joules"])) or sorted(items, key=lambda item: -item["e2e_s"])
-    columns = (
-        *("Item", "Load", "Status", "Verdict", Column("Output tokens", "")),
-        *(Column("Energy", "J"), Column("Per token", "J"), Column("Time", "s")),
-    )
+    columns = columns_of("Item, Load, Status, Verdict, Output tokens [], Energy [J], Per token [J], Time [s]")
     return table_view(Table.of(*columns, rows=[_query(item) for item in ordered[:WORST]]))
 
 

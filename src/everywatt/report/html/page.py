@@ -125,7 +125,6 @@ def framed(title: str, heads: Sequence[str], top: str, content: str) -> str:
 
 
 def card(title: str, content: str) -> str:
-    """A part of a still page."""
     head = f'<div class="head"><h2>{html.escape(title)}</h2></div>' if title else ""
     return f'<section class="card">{head}{content}</section>\n'
 

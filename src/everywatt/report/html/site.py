@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from everywatt.core.format import format_count, format_money, format_quantity
+from everywatt.core.format import format_count, format_money
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import card, still_page
-from everywatt.slurm.site.figures import amount, balance, cells, columns, short
+from everywatt.slurm.site.figures import amount, balance, cells, columns, rounded, short
 from everywatt.slurm.site.monthly import Month
 
 WIDTH = 720
@@ -44,7 +44,7 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     total = month.total
     figures = [("Jobs", str(total["jobs"]), _records(total["refused"], "without a figure"))]
     if total["energy_uj"] is not None:
-        figures.append(("Energy of jobs", short(total), format_quantity(total["energy_uj"] / UJ / 3600, "Wh")))
+        figures.append(("Energy of jobs", short(total), rounded(total, "Wh", total["energy_uj"] / UJ / 3600)))
     names = (
         ("idle_uj", "Idle energy of allocations", "by allocation"),
         ("waste_uj", "Waste", "allocated but not used"),
@@ -53,10 +53,10 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     if total["wall_uj"] is not None:
         figures.append(("At the wall", amount(total, "wall_uj") or "-", "jobs on nodes with a meter"))
     if total["carbon_g"] is not None:
-        figures.append(("Carbon", format_quantity(total["carbon_g"], "g CO2e"), "one intensity for the grid"))
+        figures.append(("Carbon", rounded(total, "g CO2e", total["carbon_g"]), "one intensity for the grid"))
     if total["carbon_varying_g"] is not None:
         left = _records(total["uncovered"], "outside the table") or "intensity at the time"
-        figures.append(("Carbon over time", format_quantity(total["carbon_varying_g"], "g CO2e"), left))
+        figures.append(("Carbon over time", rounded(total, "g CO2e", total["carbon_varying_g"]), left))
     if total["cost"] is not None:
         figures.append(("Cost", format_money(total["cost"], currency), ""))
     cells = "".join(
@@ -95,8 +95,9 @@ def _days(month: Month) -> str:
         )
     # The first and the last begin and end at the edge: large letters of a phone would be cut off there.
     ends = {0: (0.0, "start"), len(month.days) - 1: (float(WIDTH), "end")}
+    below = 'y="134" dominant-baseline="hanging" font-size="9"'
     marks = "".join(
-        f'<text x="{x:.1f}" y="145" font-size="9" text-anchor="{anchor}" class="tick">{text}</text>'
+        f'<text x="{x:.1f}" {below} text-anchor="{anchor}" class="tick">{text}</text>'
         for place, text in _marks(month.days)
         for x, anchor in [ends.get(place, ((place + 0.5) * step, "middle"))]
     )
@@ -134,11 +135,15 @@ def _group(by: str, month: Month, currency: str) -> str:
     total = month.total
     carbon = [name for name in ("carbon_g", "carbon_varying_g") if total[name] is not None]
     names = {"carbon_g": "carbon", "carbon_varying_g": "carbon over time"}
-    heads += [Column(names[name], "g CO2e") for name in carbon]
+    heads += [Column(names[name], align="right") for name in carbon]
     heads += [Column(f"cost {currency}".strip(), align="right")] if total["cost"] is not None else []
     shown: list[list[Cell]] = []
     for row in rows[:MOST]:
-        line = [row["group"] or "(none)", *cells(row, common), *(row[name] for name in carbon)]
+        line = [
+            row["group"] or "(none)",
+            *cells(row, common),
+            *(None if row[name] is None else rounded(row, "g CO2e", row[name]) for name in carbon),
+        ]
         line += [None if row["cost"] is None else format_money(row["cost"])] if total["cost"] is not None else []
         shown.append(line)
     more = f'<p class="notes">{len(rows) - MOST} more are in the CSV.</p>' if len(rows) > MOST else ""

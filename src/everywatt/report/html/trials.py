@@ -45,8 +45,7 @@ def trials_document(
         else:
             said.append(line.strip())
     if choice is not None:
-        why = [] if any(line.startswith(choice.why) for line in said) else [choice.why]
-        said = [*([f"Recommended: {choice.best}"] if choice.best else []), *why, *said]
+        said = [*_recommended(choice, said), *said]
     data = {
         **made_now(),
         "command": shlex.join(command),
@@ -64,6 +63,14 @@ def trials_document(
         "pairs": _pairs(result) + ([] if run is None else provenance(run)),
     }
     return document(kind, dict(plain(data)))
+
+
+def _recommended(choice: Choice, said: Sequence[str]) -> list[str]:
+    """Which setting to choose, or that none is recommended, and why, unless a verdict says so."""
+    if choice.best and not choice.decided:
+        return ["No recommendation yet", f"{choice.best} has the {choice.why}"]
+    why = [] if any(line.startswith(choice.why) for line in said) else [choice.why]
+    return [*([f"Recommended: {choice.best}"] if choice.best else []), *why]
 
 
 def _telling(shown: Table) -> Table:
@@ -121,6 +128,7 @@ def _candidate(place: int, one: Figures, choice: Choice | None) -> dict[str, Any
         "place": place,
         "label": one.candidate.label,
         "command": one.candidate.text,
+        "cpu_time": _mean(one.cpu_s, "s") if one.modelled else None,  # certain, so it is shown first
         "energy": energy_of(one.energy),
         "seconds": finite(one.seconds.value),
         "chosen": choice is not None and one.candidate.label in choice.pareto,
@@ -129,7 +137,11 @@ def _candidate(place: int, one: Figures, choice: Choice | None) -> dict[str, Any
 
 def energy_of(mean: Mean | None) -> dict[str, Any] | None:
     """A mean with the words for it; None where there is no figure; ends that are not known yet are null."""
-    return None if mean is None else {**mean.to_dict(), "shown": str(mean.quantity("J"))}
+    return _mean(mean, "J")
+
+
+def _mean(mean: Mean | None, unit: str) -> dict[str, Any] | None:
+    return None if mean is None else {**mean.to_dict(), "shown": str(mean.quantity(unit))}
 
 
 def ratios_of(place: int, one: Figures) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
 """An agent as a live source: its Prometheus text, fetched once an interval.
 
-Read are everywatt_power_watts and everywatt_energy_joules_total {device, domain}, everywatt_utilisation_ratio,
-everywatt_memory_bytes, everywatt_memory_total_bytes, everywatt_temperature_celsius, everywatt_power_limit_watts
-{device}, everywatt_clock_hertz{device, clock="sm"}, everywatt_owner_energy_joules_total{kind, owner, device}, and the
-joules per token of language models. Other names are left alone. A device whose everywatt_device_info has total="0" is
-not part of the sum.
+Read are everywatt_power_watts, everywatt_energy_joules_total and everywatt_tick_age_seconds {device, domain},
+everywatt_utilisation_ratio, everywatt_memory_bytes, everywatt_memory_total_bytes, everywatt_temperature_celsius,
+everywatt_power_limit_watts {device}, everywatt_clock_hertz{device, clock="sm"},
+everywatt_owner_energy_joules_total{kind, owner, device}, and the joules per token of language models. Other names are
+left alone. A device whose everywatt_device_info has total="0" is not part of the sum.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from urllib.parse import urlsplit, urlunsplit
 
 from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
 from everywatt.fleet.metrics import Sample, samples
+from everywatt.ledger.counters import REST
+from everywatt.ledger.owners import METER, OTHER
 from everywatt.net.client import Client, Limits
 from everywatt.net.tls import ClientTls, read_token
-from everywatt.report.live.gather import HISTORY, Rolling, sum_of
+from everywatt.report.live.gather import HISTORY, Rolling, left_out, sum_of
 from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow, ModelNow, OwnerNow, Owners, Snapshot
 from everywatt.report.live.tape_source import shown
 
 TIMEOUT_S = 5.0
+SILENT_S = 5.0  # an agent has no power of a sensor that is silent for longer
 MAX_BYTES = 64 << 20
 FIRST_TICK_S, LOOK_S = 2.5, 0.2  # how long a first look waits for the next tick, and how often it asks
 PATH = "/metrics"
+LABELS = {owner.kind.value: owner.label for owner in (METER, OTHER)} | {REST.kind: "ended"}
 _TICK = re.compile(r"^everywatt_owner_energy_joules_total\{.*\} \S+ (\d+)$", re.MULTILINE)
 
 
@@ -50,7 +54,6 @@ class Access:
         return made
 
     def tls(self) -> ClientTls:
-        """What TLS trusts."""
         return ClientTls(ca=self.ca)
 
 
@@ -78,7 +81,6 @@ class AgentSource:
         self._gpus = gpus
         self._rolling: dict[str, Rolling] = {}
         self._history: dict[str, deque[float]] = {}
-        self._before: dict[str, tuple[float, float]] = {}
         self._owned: tuple[float, dict[tuple[str, str], float], dict[tuple[str, str], float]] = (0.0, {}, {})
         self._began_s = self._at_s = time.monotonic()
         self._last, self._tick_s = self._fetch()
@@ -88,7 +90,6 @@ class AgentSource:
 
     @property
     def title(self) -> str:
-        """The agent's address."""
         return self._client.url.netloc
 
     def _fetch(self) -> tuple[list[Sample], float | None]:
@@ -141,7 +142,7 @@ class AgentSource:
             host=HostNow(self.title.partition(":")[0]),
             owners=self._owners(),
             models=_models(self._last),
-            notes=notes,
+            notes=(*notes, *left_out(devices)),
             since="the agent's counters began",
         )
 
@@ -159,11 +160,7 @@ class AgentSource:
     def _device(self, name: str, values: Mapping[str, float], age_s: float) -> DeviceNow:
         joules = values.get("energy_joules_total")
         power_w = values.get("power_watts")
-        before = self._before.get(name)
-        if power_w is None and joules is not None and before is not None and self._at_s > before[0]:
-            power_w = max(0.0, joules - before[1]) / (self._at_s - before[0])
-        if joules is not None and (before is None or self._at_s > before[0]):
-            self._before[name] = (self._at_s, joules)
+        tick_s = values.get("tick_age_seconds")
         rolling = self._rolling.setdefault(name, Rolling())
         history = self._history.setdefault(name, deque(maxlen=HISTORY))
         if power_w is not None and age_s < self._interval_s:
@@ -184,7 +181,8 @@ class AgentSource:
             clock_mhz=None if "clock_hertz" not in values else values["clock_hertz"] / 1e6,
             power_limit_w=values.get("power_limit_watts"),
             history_w=tuple(history),
-            age_s=age_s,
+            age_s=age_s + (tick_s or 0.0),
+            settling=power_w is None and tick_s is not None and tick_s < SILENT_S,
         )
 
     def _owners(self) -> Owners | None:
@@ -205,7 +203,7 @@ class AgentSource:
         )
         rows = [
             OwnerNow(
-                *(kind, id_, id_, powers.get((kind, id_), 0.0), value),
+                *(kind, id_, LABELS.get(kind, id_), powers.get((kind, id_), 0.0), value),
                 method="; ".join(why) if kind == "unattributed" and value else "",
                 low=lows.get((kind, id_)),
                 high=highs.get((kind, id_)),
@@ -215,7 +213,6 @@ class AgentSource:
         return Owners("owner", tuple(sorted(rows, key=lambda row: (-row.power_w, -row.joules))))
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
 

@@ -59,7 +59,6 @@ class BoardWidget(Widget, can_focus=True):
         self._styles = STYLES if colour else PLAIN_STYLES
 
     def show(self, lines: list[Line]) -> None:
-        """Draw these lines."""
         before, self.lines = self.lines, lines
         if len(before) != len(lines):
             self.refresh()
@@ -70,7 +69,6 @@ class BoardWidget(Widget, can_focus=True):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
         line = self.lines[y] if y < len(self.lines) else []
         segments = [Segment(text, self._styles.get(style)) for text, style in line]
         return Strip(segments).adjust_cell_length(self.size.width)
@@ -108,7 +106,6 @@ class MonitorApp(App[int]):
         self.error: EverywattError | None = None
 
     def compose(self) -> ComposeResult:
-        """The one widget."""
         yield self._widget
 
     def on_mount(self) -> None:
@@ -152,11 +149,9 @@ class MonitorApp(App[int]):
             self._widget.show(board(self.shown, self.view, size.width, size.height))
 
     def on_resize(self, event: Resize) -> None:
-        """Lay out again."""
         self.call_after_refresh(self.draw)
 
     def action_leave(self) -> None:
-        """Leave."""
         self.exit(0)
 
     def on_key(self, event: Key) -> None:
@@ -182,11 +177,9 @@ class MonitorApp(App[int]):
         self.draw()
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
-        """The wheel moves through the owners."""
         self._wheel(WHEEL)
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
-        """The wheel moves through the owners."""
         self._wheel(-WHEEL)
 
     def _wheel(self, rows: int) -> None:

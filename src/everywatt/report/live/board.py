@@ -56,7 +56,6 @@ def head_line(columns: Sequence[Column], sort: str = "", *, ascii_only: bool = F
 
 
 def row_line(columns: Sequence[Column], row: Any, unit: str, *, ascii_only: bool = False, style: str = "") -> Line:
-    """One row."""
     line: Line = []
     for column in columns:
         line.append((_fit(column.cell(row, unit), column, ascii_only), column.style(row) or style))
@@ -121,7 +120,7 @@ OWNER_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def owner_name(width: int, age_s: float = 0.0) -> Column:
+def owner_name(width: int, age_s: float = 0.0, *, live: bool = True) -> Column:
     """The owner's name takes what the other columns leave; processes of one name differ by their pid."""
 
     def cell(owner: OwnerNow, unit: str) -> str:
@@ -129,8 +128,8 @@ def owner_name(width: int, age_s: float = 0.0) -> Column:
         end = f" [{pid}]" if pid.isdecimal() and pid != "0" else ""  # 0: processes that were never seen
         return show.cut(owner.label, width - len(end)) + end
 
-    head = f"OWNER (until {age_s:.0f} s ago)" if age_s >= LEAST_AGE_S else "OWNER"
-    return Column("owner", head, width, cell, left=True)
+    stale = f" (until {age_s:.0f} s ago)" if age_s >= LEAST_AGE_S else ""
+    return Column("owner", f"OWNER{stale if live else ' (means of the run)'}", width, cell, left=True)
 
 
 def owner_style(owner: OwnerNow) -> str:
@@ -247,7 +246,8 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     host = snapshot.host
     what = f"{snapshot.source} · {host.name}" if host.name else snapshot.source
     state = " FROZEN" if view.frozen else "" if snapshot.live else " ENDED"
-    clock = f"{show.clock(snapshot.elapsed_s)}  {snapshot.when.astimezone():%H:%M:%S}"
+    since = f" since {snapshot.since}" if snapshot.since else ""
+    clock = f"{'' if since else show.clock(snapshot.elapsed_s) + '  '}{snapshot.when.astimezone():%H:%M:%S}"
     left = show.cut(f" everywatt · {what} ", max(10, width - len(clock) - len(state) - 3))
     gap = " " * max(0, width - len(left) - len(state) - len(clock) - 1)
     title: Line = [(left, "title"), (state, "hot"), (f"{gap}{clock} ", "title")]
@@ -266,6 +266,7 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
             "dim",
         ),
     ]
+    pieces += [(since, "dim")] if sum(len(text) for text, _ in pieces) + len(since) < width else []
     lines = [title, _spark_after(pieces, snapshot.history_w, view, width)]
     if host.cpu_pct is not None or host.memory_bytes is not None:
         memory = show.gib(host.memory_bytes, host.memory_total_bytes)
@@ -339,7 +340,7 @@ def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Lin
         longest = max((len(method_words(owner.method)) for owner in rows), default=0)
         more = min(spare, max(0, longest - columns[-1].width))
         columns[-1], room = replace(columns[-1], width=columns[-1].width + more), room - more
-    name = owner_name(max(8, room), owners.age_s)
+    name = owner_name(max(8, room), owners.age_s, live=snapshot.live)
     shown = rows[view.scroll : view.scroll + height - 2]  # two lines are for the heads
     all_columns = [name, *columns]
     lines = [[], [(" ", ""), *head_line(all_columns, view.sort, ascii_only=view.ascii)]]
@@ -447,15 +448,12 @@ class View:
     ascii: bool = False
 
     def next_sort(self) -> View:
-        """Owners by the next column."""
         return replace(self, sort=_after(self.sort, OWNER_SORTS), scroll=0)
 
     def next_device_sort(self) -> View:
-        """Devices by the next column."""
         return replace(self, device_sort=_after(self.device_sort, DEVICE_SORTS))
 
     def next_unit(self) -> View:
-        """Energies in the next unit."""
         return replace(self, unit=_after(self.unit, UNITS))
 
     def sorted_by(self, heads: str, head: str) -> View:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from everywatt.core.errors import UsageError
+from everywatt.core.files import usable
 from everywatt.core.format import format_duration, format_joules
-from everywatt.core.jsonio import dumps
+from everywatt.core.jsonio import declared, dumps
 from everywatt.core.tables import Column as TableColumn
 from everywatt.core.tables import Table
 from everywatt.report.live import format as show
@@ -24,30 +25,17 @@ from everywatt.report.live.board import (
     Column,
     owner_name,
 )
-from everywatt.report.live.snapshot import DeviceNow, OwnerNow, Snapshot
+from everywatt.report.live.snapshot import OwnerNow, Snapshot
 
-CSV_HEAD = (
-    "time",
-    "elapsed_s",
-    "device",
-    "label",
-    "power_w",
-    "energy_j",
-    "energy_low_j",
-    "energy_high_j",
-    "utilisation_pct",
-    "memory_bytes",
-    "memory_total_bytes",
-    "temperature_c",
-    "clock_mhz",
-    "throttled",
-    "power_limit_w",
-    "pedigree",
+CSV_ROW = (
+    "device=name label power_w energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high "
+    "utilisation_pct memory_bytes memory_total_bytes temperature_c clock_mhz throttled power_limit_w "
+    "pedigree=energy.pedigree"
 )
+CSV_HEAD = ("time", "elapsed_s", *(word.partition("=")[0] for word in CSV_ROW.split()))
 
 
 def json_line(snapshot: Snapshot) -> str:
-    """One object on one line."""
     return dumps(snapshot.to_dict())
 
 
@@ -59,20 +47,18 @@ class CsvFile:
 
     def __init__(self, path: str, stdout: TextIO) -> None:
         self._own = path != "-"
-        try:
+        with usable(path, "written"):
             self._file = _append(Path(path)) if self._own else stdout
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
         self._writer = csv.writer(self._file, lineterminator="\n")
         if not self._own or _empty(Path(path)):
             self._writer.writerow(CSV_HEAD)
             self._file.flush()
 
     def write(self, snapshot: Snapshot) -> None:
-        """The rows of one interval."""
         stamp = snapshot.when.isoformat(timespec="milliseconds")
         for device in snapshot.devices:
-            self._writer.writerow([stamp, f"{snapshot.elapsed_s:.3f}", *map(_cell, _row(device))])
+            row = declared(device, CSV_ROW)
+            self._writer.writerow([stamp, f"{snapshot.elapsed_s:.3f}", *map(_cell, row.values())])
         self._file.flush()
 
     def close(self) -> None:
@@ -97,26 +83,6 @@ def _empty(path: Path) -> bool:
         return True
 
 
-def _row(device: DeviceNow) -> tuple[Any, ...]:
-    energy = device.energy
-    return (
-        device.name,
-        device.label,
-        device.power_w,
-        energy.joules,
-        energy.low,
-        energy.high,
-        device.utilisation_pct,
-        device.memory_bytes,
-        device.memory_total_bytes,
-        device.temperature_c,
-        device.clock_mhz,
-        device.throttled,
-        device.power_limit_w,
-        energy.pedigree,
-    )
-
-
 def _cell(value: Any) -> str:
     if value is None:
         return ""
@@ -136,7 +102,7 @@ def tables(snapshot: Snapshot) -> list[Table]:
     """Devices, then what a batch says of its workers or the owners, in the columns of the screen."""
     found = [_table(DEVICE_COLUMNS, snapshot.devices, energy=lambda device: energy_text(device.energy))]
     if snapshot.owners is not None and snapshot.owners.refused is None:
-        columns = (owner_name(LONGEST_LABEL), *OWNER_COLUMNS)
+        columns = (owner_name(LONGEST_LABEL, live=snapshot.live), *OWNER_COLUMNS)
         found.append(_table(columns, owners_of(snapshot), energy=energy_text))
     found.append(_table(MODEL_COLUMNS, snapshot.models))
     if snapshot.work:

@@ -1,8 +1,8 @@
 """From rows of a tape, as they come, to devices: power now, joules so far, rolling averages, history, state.
 
 How sure the joules are: the error budget is worked out now and then, and carried on in between. The two edges of the
-window and the quantum of a reading stay what they are while the energy grows; all else (gain, offset, aliasing, gaps)
-is taken to grow with it.
+window, what was not read yet there, and the quantum of a reading stay what they are while the energy grows; all else
+(gain, offset, aliasing, gaps) is taken to grow with it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from everywatt.core.device import natural
 from everywatt.core.energy import Energy
 from everywatt.core.errors import TapeError
 from everywatt.energy.quality import HELD_BACK
-from everywatt.energy.sources import Source, addable, scope_of, sources
-from everywatt.energy.window import pedigree_of, source_energy, windows_energy
+from everywatt.energy.sources import SHARPER, Source, addable, scope_of, shows_power, sources
+from everywatt.energy.window import pedigree_of, source_energies, windows_energy
 from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow, Snapshot
 from everywatt.tape.accumulate import Accumulator, energy_channels, publication_ns
 from everywatt.tape.following import Rows
@@ -66,28 +66,35 @@ class Width:
 
     standing_j: float
     growing: float
-    below: float
-    above: float
+    bounds_j: tuple[float, float]  # below and above
+    bounds: tuple[float, float]
 
     @classmethod
-    def of(cls, energy: Energy) -> Width | None:
-        """The parts of a figure's budget; None where there is no figure."""
+    def of(cls, energy: Energy, inner: Energy) -> Width | None:
+        """The parts of a figure's budget; None where there is no figure. `inner` is of when all devices were read."""
         if not energy.joules:
             return None
-        terms, bounds = energy.budget.terms, energy.budget.bounds
-        size = abs(energy.joules)
+        terms, size = energy.budget.terms, abs(energy.joules)
+        (below_j, above_j), found = _bounds_j(energy), _bounds_j(inner)
+        grow = [side / abs(inner.joules) if inner.joules else 0.0 for side in found]
         return cls(
             Budget(tuple(term for term in terms if term.source in STANDING)).sides()[0],
             Budget(tuple(term for term in terms if term.source not in STANDING)).sides()[0] / size,
-            sum(bound.below for bound in bounds) / size,
-            sum(bound.above for bound in bounds) / size,
+            (max(below_j - grow[0] * size, 0.0), max(above_j - grow[1] * size, 0.0)),
+            (grow[0], grow[1]),
         )
 
     def at(self, joules: float) -> tuple[float, float]:
         """How far below and above, in joules, where the energy is `joules`."""
         size = abs(joules)
         spread = math.hypot(self.standing_j, self.growing * size)
-        return spread + self.below * size, spread + self.above * size
+        below, above = (spread + one_j + grow * size for one_j, grow in zip(self.bounds_j, self.bounds, strict=True))
+        return below, above
+
+
+def _bounds_j(energy: Energy) -> tuple[float, float]:
+    bounds = energy.budget.bounds
+    return sum(bound.below for bound in bounds), sum(bound.above for bound in bounds)
 
 
 class Bounds:
@@ -125,17 +132,31 @@ class Bounds:
             start_ns, end_ns = self._tape.extent_ns()
         except TapeError:
             return
-        whole = windows_energy(self._sources, [(start_ns, end_ns)])
+        whole, notes = self._energies(start_ns, end_ns)
+        inner, _ = self._energies(*self._read_by_all(start_ns, end_ns))
         if age_s >= SETTLED_S or now:  # at a tape's very start not all devices have been read yet
-            self.notes = whole.notes
-        counted = {source.label for source in addable(self._sources)}
-        found = {"": whole, **dict(whole.parts)}
-        for source in self._sources:
-            if source.label not in counted:
-                found[source.label] = source_energy(source, start_ns, end_ns)
-        self._widths.update({label: width for label, energy in found.items() if (width := Width.of(energy))})
+            self.notes = notes
+        self._widths.update({label: width for label in whole if (width := Width.of(whole[label], inner[label]))})
         cost_s = self._clock() - began_s
         self._next_s = age_s + min(max(FIRST_S, cost_s / COST_SHARE), LONGEST_S)
+
+    def _energies(self, start_ns: int, end_ns: int) -> tuple[dict[str, Energy], tuple[str, ...]]:
+        """The total (label ""), every source, and the total's notes."""
+        whole = windows_energy(self._sources, [(start_ns, end_ns)])
+        found = {"": whole, **dict(whole.parts)}
+        for source in self._sources:
+            if source.label not in found:
+                found[source.label] = source_energies(source, [(start_ns, end_ns)])
+        return found, whole.notes
+
+    def _read_by_all(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """From when on and until when every device was read of those that still are, if there is such a time."""
+        groups = {source.group.id: source.tape for source in self._sources}
+        found = [(tape.frames(g, start_ns, start_ns), tape.frames(g, end_ns, end_ns)) for g, tape in groups.items()]
+        ends = [(first[0].first_ns, last[-1].last_ns) for first, last in found if first and last]
+        going = [(first_ns, last_ns) for first_ns, last_ns in ends if end_ns - last_ns < YOUNG_NS]
+        inner = max((first for first, _ in going), default=start_ns), min((last for _, last in going), default=end_ns)
+        return inner if inner[0] < inner[1] else (start_ns, end_ns)
 
 
 Ints = npt.NDArray[np.int64]
@@ -145,8 +166,6 @@ HISTORY = 240
 TRACE = 128
 STALE_PERIODS = 5
 YOUNG_NS = 5 * NS  # the first publications of devices are a second apart
-SETTLING_NS = 3 * NS
-BLUNT = 0.03  # an instant that is known no better than to this share of an interval gives no power
 NEARLY = 0.9  # publications jitter: a stretch of this share of the interval is a whole one
 
 
@@ -166,8 +185,7 @@ class Line:
     joules: float = 0.0
     observed_ns: int = 0
     at_ns: int = 0
-    sharp_ns: int = 0
-    mark: tuple[int, float, int] | None = None
+    mark: tuple[int, float, int, int] | None = None
     power_w: float | None = None
     rolling: Rolling = field(default_factory=Rolling)
     history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -176,8 +194,8 @@ class Line:
     def stands(self, total: float, observed_ns: int, at_ns: int, stretch_ns: int, width_ns: int = 0) -> None:
         """What has accumulated at `at_ns`, which is known to `width_ns`; a stretch that is long enough becomes a power.
 
-        Until it has been found when a card publishes, the slope between two of its counts says little: such a count
-        neither begins nor ends a stretch, unless there was no better one for a few seconds.
+        Until it has been found when a card publishes, and whenever its recorder is held up, the slope between two of
+        its counts says little: a stretch goes on until its length is known well.
         """
         facts = self.channel.facts
         raw = total if self.channel.kind is Kind.COUNTER else total / NS
@@ -185,14 +203,13 @@ class Line:
         self.joules = self.base_j + raw * self.channel.scale * facts.gain + facts.bias_w * (observed_ns / NS)
         self.observed_ns, self.at_ns = observed_ns, at_ns
         self.trace.append((at_ns, self.joules, observed_ns))
-        if width_ns <= BLUNT * stretch_ns or not self.sharp_ns:
-            self.sharp_ns = at_ns
-        if width_ns > BLUNT * stretch_ns and at_ns - self.sharp_ns < SETTLING_NS:
-            return
-        if self.mark is None:
-            self.mark = (at_ns, self.joules, observed_ns)
-        elif at_ns - self.mark[0] >= stretch_ns:
-            self._close_stretch(self.mark)
+        mark = self.mark
+        if mark is None:
+            self.mark = (at_ns, self.joules, observed_ns, width_ns)
+        elif at_ns - mark[0] >= stretch_ns and shows_power(at_ns - mark[0], mark[3] / 2, width_ns / 2):
+            self._close_stretch(mark, width_ns)
+        elif mark[3] > SHARPER * width_ns:
+            self.mark = (at_ns, self.joules, observed_ns, width_ns)
 
     def between(self, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
         """Joules and observed seconds of some stretches, by straight lines between the newest readings."""
@@ -200,13 +217,13 @@ class Line:
         done = np.interp(ends_ns, at, joules) - np.interp(starts_ns, at, joules)
         return done, (np.interp(ends_ns, at, seen) - np.interp(starts_ns, at, seen)) / NS
 
-    def _close_stretch(self, mark: tuple[int, float, int]) -> None:
+    def _close_stretch(self, mark: tuple[int, float, int, int], width_ns: int) -> None:
         seen_ns = self.observed_ns - mark[2]
         if seen_ns > 0:
             self.power_w = (self.joules - mark[1]) / (seen_ns / NS)
             self.rolling.add(self.power_w, (self.at_ns - mark[0]) / NS)
             self.history.append(self.power_w)
-        self.mark = (self.at_ns, self.joules, self.observed_ns)
+        self.mark = (self.at_ns, self.joules, self.observed_ns, width_ns)
 
 
 class Gatherer:
@@ -219,10 +236,10 @@ class Gatherer:
         self.last_ns = 0
         self._first_ns = 0
         self._before_ns = 0
-        self._tape_ns = 0
+        self.tape_ns = 0  # where the tape begins that is read now
         self._totals = dict(memory_total_bytes or {})
         self._stretch_ns = round(NEARLY * interval_s * NS)
-        self._lines: dict[str, Line] = {}
+        self.lines: dict[str, Line] = {}  # every source of joules by its label
         self._by_group: dict[str, list[Line]] = {}
         self._sums: dict[str, Accumulator] = {}
         self._state: dict[str, float] = {}
@@ -243,9 +260,9 @@ class Gatherer:
             self._before_ns = self.elapsed_ns
             self._first_ns = self.last_ns = tape.extent_ns()[0]
             self._sums = {}
-            for line in self._lines.values():
+            for line in self.lines.values():
                 line.base_j, line.base_ns, line.mark = line.joules, line.observed_ns, None
-        self._tape_ns = tape.extent_ns()[0]
+        self.tape_ns = tape.extent_ns()[0]
         self.bounds.adopt(tape, known)
 
     @property
@@ -254,19 +271,14 @@ class Gatherer:
         return self._before_ns + self.last_ns - self._first_ns
 
     @property
-    def tape_ns(self) -> int:
-        """Where the tape begins that is read now."""
-        return self._tape_ns
-
-    @property
     def tape_s(self) -> float:
         """How long the tape is that is read now."""
-        return (self.last_ns - self._tape_ns) / NS
+        return (self.last_ns - self.tape_ns) / NS
 
     def _line(self, source: Source, in_total: bool) -> Line:
         info = source.group.info
         place = energy_channels(info).index(info.channels.index(source.channel))
-        line = self._lines.get(source.label)
+        line = self.lines.get(source.label)
         if line is None or line.channel != source.channel:
             base = (0.0, 0) if line is None else (line.joules, line.observed_ns)
             line = Line(
@@ -279,12 +291,11 @@ class Gatherer:
                 in_total,
                 *base,
             )
-            self._lines[source.label] = line
+            self.lines[source.label] = line
         line.group, line.place, line.in_total = info.name, place, in_total
         return line
 
     def feed(self, news: Sequence[Rows]) -> None:
-        """Take what came."""
         for part in news:
             info = part.group.info
             if info.name in self._by_group:
@@ -349,14 +360,9 @@ class Gatherer:
 
     # What is known now.
 
-    @property
-    def lines(self) -> Mapping[str, Line]:
-        """Every source of joules by its label."""
-        return self._lines
-
     def devices(self, now_ns: int) -> tuple[DeviceNow, ...]:
         """Every device, those of the total first."""
-        lines = sorted(self._lines.values(), key=lambda line: (not line.in_total, _order(line.label)))
+        lines = sorted(self.lines.values(), key=lambda line: (not line.in_total, _order(line.label)))
         return tuple(self._device(line, now_ns) for line in lines)
 
     def _device(self, line: Line, now_ns: int) -> DeviceNow:
@@ -386,7 +392,7 @@ class Gatherer:
 
     def _utilisation(self, device: str) -> float | None:
         own = self._state.get(f"{device}.utilisation")
-        whole = device == "host" or (device == "cpu.0" and "cpu.1" not in self._lines)
+        whole = device == "host" or (device == "cpu.0" and "cpu.1" not in self.lines)
         return self._cpu_pct if own is None and whole else own
 
     def _amount(self, line: Line) -> Amount:
@@ -437,7 +443,6 @@ class Gatherer:
         )
 
     def host(self, name: str) -> HostNow:
-        """CPU and memory of the machine."""
         memory = self._state.get("host.memory")
         return HostNow(name, self._cpu_pct, memory, self._totals.get("host"), tuple(self._cpu_history))
 

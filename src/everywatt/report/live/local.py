@@ -42,45 +42,32 @@ class LocalSource:
     """Snapshots of this machine.
 
     interval_s   how long a stretch one power stands for
-    period_s     how often sensors are read
+    asked        what is recorded, and how often sensors are read
     by           owners by process, container, user or job; None: no owners
-    gpus         in the manner of CUDA_VISIBLE_DEVICES; None: all
     once         it will be asked once, so owners come from a whole ledger
     keep         the folder of a run that the recording is to be kept in; None: it is removed at the end
     meta         more to be kept with the run
-    options      options of sensors, by their names
     rotate_s     a temporary tape is replaced by a new one after so long
     """
 
     def __init__(
         self,
         interval_s: float,
-        period_s: float,
+        asked: RecordRequest,
         *,
         by: str | None = None,
-        gpus: str | None = None,
-        sensors: Sequence[str] | None = None,
-        estimate: bool = True,
         once: bool = False,
         keep: Path | None = None,
         meta: Mapping[str, Any] | None = None,
-        options: Mapping[str, Mapping[str, Any]] | None = None,
         rotate_s: float = ROTATE_S,
     ) -> None:
-        self._interval_s, self._by = interval_s, by
-        self._asked = RecordRequest(
-            period_s=period_s,
-            sensors=None if sensors is None else tuple(sensors),
-            devices=gpus,
-            estimate=estimate,
-            options=dict(options or {}),
-            everything=by is not None or keep is not None,
-        )
+        self._interval_s = interval_s
+        self._asked = replace(asked, everything=by is not None or keep is not None)
         self._rotate_s = rotate_s if keep is None else float("inf")
         self._keep, self._meta = keep, dict(meta or {})
         self._owners: OwnersAsker | None = None
         if by:
-            self._owners = LedgerOwners(by) if once else RunningOwners(by)
+            self._owners = LedgerOwners(by) if once else RunningOwners(by, proc=Machine.here().proc)
         remove_left_behind()
         self._folder = keep or Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._count = 0
@@ -88,7 +75,7 @@ class LocalSource:
         self._follower: Follower | None = None
         try:
             self._recording = self._record()
-            if period_s > OFTEN_S and publishes_more_often(self._recording, period_s):
+            if asked.period_s > OFTEN_S and publishes_more_often(self._recording, asked.period_s):
                 # Between two readings of a power sensor nothing is counted: it is read as often as it publishes.
                 self._asked = replace(self._asked, period_s=OFTEN_S)
                 self._recording.close(linger=False)
@@ -101,7 +88,6 @@ class LocalSource:
 
     @property
     def title(self) -> str:
-        """What it is."""
         return "this machine" if self._keep is None else f"this machine, recording {self._keep.name}"
 
     @property
@@ -142,7 +128,6 @@ class LocalSource:
         self._began_s = time.monotonic()
 
     def poll(self) -> Snapshot:
-        """What came since the last poll."""
         assert self._recording is not None and self._follower is not None
         self._mind_recorder()
         if time.monotonic() - self._began_s > self._rotate_s:

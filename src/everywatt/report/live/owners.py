@@ -3,7 +3,7 @@
 `LedgerOwners` makes a whole ledger, with every check; that takes a tenth of a second on a machine with eight cards.
 `RunningOwners` is for a screen: it feeds the joules that the view has counted already to the ledger's engine, over the
 same idle levels. Those, and how far each owner may be off, are found again now and then. The refresh of DRAM is idle
-there.
+there. Whether the listed processes still live is cheaper to find, and is looked up at each refresh.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -23,9 +24,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import sources
-from everywatt.energy.window import source_energy
+from everywatt.energy.window import source_energies
 from everywatt.ledger.counters import ANYTHING, Factors
-from everywatt.ledger.engine import DeviceAccount
+from everywatt.ledger.engine import UJ, DeviceAccount
 from everywatt.ledger.groups import Grouping
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, find_levels
@@ -33,7 +34,9 @@ from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Owner, OwnerKind
 from everywatt.ledger.split.intervals import UNSURE, account_budgets, cpu_time_doubt
 from everywatt.ledger.split.split import CPU_TIME, SPECIAL, Roll, Uses, accumulate, cpu_use, gpu_share, packages_known
 from everywatt.ledger.use.account import TapeUse, tape_use
+from everywatt.ledger.use.usage import ProcessUse
 from everywatt.report.live.snapshot import OwnerNow, Owners
+from everywatt.sensors.procfs import cpu_clock, has_ended, sees_own_namespace
 from everywatt.tape.reader import Tape
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ LEVELS_MOST_S = 120.0
 INTERVALS_S = 15.0
 SILENT_NS = 5 * NS
 MOST = 500  # owners of a device that are kept apart
-ENDED = Owner(OwnerKind.OTHER, "ended", "ended")
+ENDED = Owner(OwnerKind.OTHER, "ended", "ended or inactive")
 NOT_YET = "too little time has passed"
 
 
@@ -73,12 +76,17 @@ class LedgerOwners:
 
     def ask(self, run: Run, lines: Mapping[str, Line], start_ns: int, end_ns: int) -> Owners:
         """The ledger between two instants of the run's only tape."""
+        run.tapes[0].refresh()
         origin_ns = run.tapes[0].extent_ns()[0]
-        duration_s = (end_ns - start_ns) / NS
+        return self.of_run(run, ((start_ns - origin_ns) / NS, (end_ns - origin_ns) / NS))
+
+    def of_run(self, run: Run, between: tuple[float, float] | None) -> Owners:
+        """The ledger of the run itself, or between two times in seconds after the start of its recording."""
+        duration_s = run.duration_s if between is None else between[1] - between[0]
         if duration_s <= 0:
             return Owners(self.by, refused=NOT_YET)
         try:
-            ledger = run.ledger(self.by, between=((start_ns - origin_ns) / NS, (end_ns - origin_ns) / NS))
+            ledger = run.ledger(self.by, between=between)
         except EverywattError as error:
             return Owners(self.by, refused=error.message)
         if ledger.total.joules is None:
@@ -108,18 +116,30 @@ def _entry(entry: Entry, duration_s: float) -> OwnerNow:
     )
 
 
+Started = tuple[int, int | None]  # pid and start of a process
+
+
 class RunningOwners:
-    """Owners of the stretch since the last answer, which ends where processes were read last."""
+    """Owners of the stretch since the last answer, which ends where processes were read last.
+
+    Those of which no process is left are put together with those that did nothing in that stretch. `proc` is where the
+    processes of the tape can be looked up now; without it they live until the tape says that they ended.
+    """
 
     def __init__(
         self,
         by: str,
         *,
+        proc: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.by = "process" if by == "owner" else by
+        self.proc = proc
+        self._has_clocks = False
+        self._clocks_ns: dict[int, tuple[int, bool]] = {}  # CPU time of processes, and whether they slept meanwhile
         self._clock, self._cpu_clock = clock, cpu_clock
+        self._living: dict[tuple[str, str], list[Started]] = {}  # processes of the owners that are listed
         self._accounts: dict[str, DeviceAccount[Owner]] = {}  # since the view began, by device
         self._newest = Owners(self.by, refused=NOT_YET)
         self._tape: Tape | None = None
@@ -139,7 +159,38 @@ class RunningOwners:
     def ask(self, run: Run, lines: Mapping[str, Line], start_ns: int, end_ns: int) -> Owners:
         """The newest owners; nothing is worked out before two seconds have passed."""
         self._work_out(run.tapes[0], lines, end_ns)
+        self._newest = replace(self._newest, entries=self._without_ended(self._newest.entries))
         return replace(self._newest, age_s=max(0, end_ns - self._until_ns) / NS if self._until_ns else 0.0)
+
+    def _without_ended(self, entries: tuple[OwnerNow, ...]) -> tuple[OwnerNow, ...]:
+        """Those of which a process lives, or of which none is known; the others together."""
+        self._has_clocks = self.proc is not None and sees_own_namespace(self.proc)
+        ended = [entry for entry in entries if self._has_ended(entry)]
+        if not ended:
+            return entries
+        rest = [entry for entry in entries if (entry.kind, entry.id) == _key(ENDED)]
+        return _sorted([*(entry for entry in entries if entry not in (*ended, *rest)), _as_ended([*rest, *ended])])
+
+    def _has_ended(self, entry: OwnerNow) -> bool:
+        processes = self._living.get((entry.kind, entry.id))
+        if processes is None or (processes and self.proc is None):
+            return False
+        while processes and self.proc is not None and self._is_gone(self.proc, *processes[0]):
+            del processes[0]
+        return not processes
+
+    def _is_gone(self, proc: Path, pid: int, start: int | None) -> bool:
+        """Whether a process has ended. While its CPU clock goes on it has not: that costs a tenth of a look at /proc.
+
+        Ending takes CPU time: what sleeps on need not be looked at again.
+        """
+        before_ns, slept = self._clocks_ns.get(pid, (0, False))
+        try:
+            now_ns = time.clock_gettime_ns(cpu_clock(pid)) if self._has_clocks else before_ns
+        except OSError:
+            return True
+        self._clocks_ns[pid] = now_ns, now_ns == before_ns and self._has_clocks
+        return not (now_ns > before_ns or (slept and now_ns == before_ns)) and has_ended(proc, pid, start)
 
     def _work_out(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
         now_s, began_s = self._clock(), self._cpu_clock()
@@ -233,6 +284,10 @@ class RunningOwners:
         self._find_intervals(tape, counted, {label: method for label, (_, method) in latest.items()}, doubts)
         used = _by_owner(owner_of, cpu.uses.of_owners(len(roll)), *(uses.of_owners(len(roll)) for uses in gpu_s))
         memory = self._memories(roll, owner_of, owners)
+        self._living = self._find_living(use.processes, owner_of, tuple(owners))
+        self._clocks_ns = {
+            pid: found for of in self._living.values() for pid, _ in of if (found := self._clocks_ns.get(pid))
+        }
         return self._owners(latest.values(), used, memory, (window[1] - window[0]) / NS)
 
     def _find_intervals(
@@ -260,7 +315,7 @@ class RunningOwners:
             words = [word for word in methods.get(line.label, "").split("+") if word]
             of_gpu = max((UNSURE[word] for word in words if word in UNSURE), default=UNSURE["sm time"]), None
             unsure, cpus = doubts.get(line.label, of_gpu)
-            energy = source_energy(devices[line.label], self._from_ns, self._until_ns)
+            energy = source_energies(devices[line.label], [(self._from_ns, self._until_ns)])
             whole = energy.budget.scaled(max(account.whole_j, 0.0) / energy.joules) if energy.joules else Budget()
             whole_j += max(account.whole_j, 0.0)
             level = self._levels[line.label].level
@@ -269,9 +324,11 @@ class RunningOwners:
             for owner, (joules, budget) in made.items():
                 found.setdefault(owner, []).append((joules, budget, most_j))
             newcomers.append(Factors.of_newcomer(account, whole, level, unsure, made.get(IDLE, (0.0,))[0]) or ANYTHING)
-        self._factors = {owner: Factors.of(*_together(parts)) for owner, parts in found.items()}
+        together = {owner: _together(parts) for owner, parts in found.items()}
+        known = {owner: Factors.of(*one) for owner, one in together.items() if one[1] > 1 / UJ}
+        self._factors = {UNATTRIBUTED: ANYTHING} | known
         if whole_j > 0:
-            lost, lost_j, most_j = _together(found[UNATTRIBUTED])
+            lost, lost_j, most_j = together[UNATTRIBUTED]
             self._lost = min(lost.sides()[1], max(most_j - lost_j, 0.0)) / whole_j
         if newcomers:  # on which devices it will be is not known
             self._newcomer = Factors(min(one.low for one in newcomers), max(one.high for one in newcomers))
@@ -315,7 +372,7 @@ class RunningOwners:
         entries = []
         for owner in dict.fromkeys((*now_j, *used)):
             cpu_s, gpu_s = used.get(owner, (0.0, 0.0))
-            sum_j, factors = sums_j.get(owner, 0.0), self._factors.get(owner, self._newcomer)
+            sum_j, factors = sums_j.pop(owner, 0.0), self._factors.get(owner, self._newcomer)
             entries.append(
                 OwnerNow(
                     owner.kind.value,
@@ -331,9 +388,14 @@ class RunningOwners:
                     sum_j + lost_j if owner == UNATTRIBUTED else sum_j * factors.high,
                 )
             )
-        entries.sort(key=lambda entry: -entry.power_w)
+        if inactive := [self._inactive(owner, joules) for owner, joules in sums_j.items() if joules > 0]:
+            entries.append(_as_ended(inactive))
         whole_j = sum(now_j.values())
-        return Owners(self.by, tuple(entries), duration_s, now_j[UNATTRIBUTED] / whole_j if whole_j > 0 else None)
+        return Owners(self.by, _sorted(entries), duration_s, now_j[UNATTRIBUTED] / whole_j if whole_j > 0 else None)
+
+    def _inactive(self, owner: Owner, joules: float) -> OwnerNow:
+        low, high = self._factors.get(owner, self._newcomer)
+        return OwnerNow(owner.kind.value, owner.id, owner.label, 0.0, joules, low=joules * low, high=joules * high)
 
     def _sums(self, now_j: Mapping[Owner, float]) -> dict[Owner, float]:
         """Joules of each owner since the view began. Of very many, those that do nothing now are put together."""
@@ -345,6 +407,24 @@ class RunningOwners:
             for owner, joules in account.close().by_owner(IDLE, UNATTRIBUTED).items():
                 sums_j[owner] = sums_j.get(owner, 0.0) + joules
         return sums_j
+
+    def _find_living(
+        self, processes: ProcessUse | None, owner_of: Callable[[int], Owner], listed: Iterable[int]
+    ) -> dict[tuple[str, str], list[Started]]:
+        """The living processes of each listed owner, the oldest first; of stand-ins without a parent none is known."""
+        found: dict[tuple[str, str], list[Started]] = {}
+        if processes is None:
+            return found
+        living = {(pid, seen.start): seen.facts.number for pid, seen in processes.alive.items()}
+        for number in [index - len(SPECIAL) for index in listed if index >= len(SPECIAL)]:
+            if number < len(processes.processes) and (facts := processes.processes[number]).pid:
+                mine = self.by == "process" and (facts.pid, facts.start) in living
+                found[_key(owner_of(number + len(SPECIAL)))] = [(facts.pid, facts.start)] if mine else []
+        for started, number in living.items() if self.by != "process" else ():
+            key = _key(owner_of(number + len(SPECIAL)))
+            if key in found:
+                found[key].append(started)
+        return found
 
     def _memories(self, roll: Roll, owner_of: Callable[[int], Owner], listed: Container[int]) -> dict[Owner, float]:
         """Resident memory of each owner, as last recorded; of processes, of those that are listed."""
@@ -362,6 +442,22 @@ class RunningOwners:
                 owner = owner_of(index)
                 found[owner] = found.get(owner, 0.0) + size
         return found
+
+
+def _key(owner: Owner) -> tuple[str, str]:
+    return owner.kind.value, owner.id
+
+
+def _sorted(entries: Iterable[OwnerNow]) -> tuple[OwnerNow, ...]:
+    return tuple(sorted(entries, key=lambda entry: -entry.power_w))
+
+
+def _as_ended(entries: Sequence[OwnerNow]) -> OwnerNow:
+    """Owners put together; how their errors depend on each other is not known, so their intervals are added."""
+    of_each = ((one.power_w, one.joules, one.low or 0.0, one.high or one.joules) for one in entries)
+    power_w, joules, low, high = map(sum, zip(*of_each, strict=True))
+    cpu_pct = sum(one.cpu_pct or 0.0 for one in entries) or None
+    return OwnerNow(ENDED.kind.value, ENDED.id, ENDED.label, power_w, joules, cpu_pct, low=low, high=high)
 
 
 def _together(parts: Iterable[tuple[float, Budget, float]]) -> tuple[Budget, float, float]:

@@ -22,8 +22,10 @@ def _averages(watts: tuple[float | None, ...]) -> dict[str, float | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(ToDict):
     """Energy so far with its 95 % interval; `refused` has the reason if there is none."""
+
+    JSON = "joules low high pedigree coverage refused?"
 
     joules: float | None = None
     low: float | None = None
@@ -33,9 +35,7 @@ class Amount:
     refused: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        data = {**_fields(self, "refused"), "coverage": round(self.coverage, 6)}
-        return data if self.refused is None else {**data, "refused": self.refused}
+        return {**ToDict.to_dict(self), "coverage": round(self.coverage, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,6 @@ class DeviceNow:
     settling: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         more = {"averages_w": _averages(self.averages_w), "energy": self.energy.to_dict()}
         return {**_fields(self, "history_w"), **more}
 
@@ -92,17 +91,18 @@ class OwnerNow:
     high: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         owner = {"kind": self.kind, "id": self.id, "label": self.label}
         return {"owner": owner, **_fields(self, *owner)}
 
 
 @dataclass(frozen=True, slots=True)
-class Owners:
+class Owners(ToDict):
     """The owners of one stretch of time, the most expensive first. `refused` says why there are none.
 
     `age_s` is how long before the end of the total that stretch ended: owners are worked out less often than power.
     """
+
+    JSON = "by entries duration_s unattributed_share age_s refused?"
 
     by: str = "process"
     entries: tuple[OwnerNow, ...] = ()
@@ -110,11 +110,6 @@ class Owners:
     unattributed_share: float | None = None
     refused: str | None = None
     age_s: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        data = {**_fields(self, "refused"), "entries": [entry.to_dict() for entry in self.entries]}
-        return data if self.refused is None else {**data, "refused": self.refused}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +150,6 @@ class WorkNow:
     retry_trend: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         spread = self.utilisation_pct
         use = None if spread is None else dict(zip(("min", "mean", "max"), spread, strict=True))
         known = _fields(self, "joules", "use_trend", "memory_trend", "retry_trend")
@@ -163,8 +157,10 @@ class WorkNow:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelNow:
+class ModelNow(ToDict):
     """Joules per token of a model that a server runs, with the 95 % interval; `refused` says why there is none."""
+
+    JSON = "server model phase joules_per_token low high refused?"
 
     server: str
     model: str = ""
@@ -173,10 +169,6 @@ class ModelNow:
     low: float | None = None
     high: float | None = None
     refused: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return _fields(self) if self.refused is not None else _fields(self, "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +212,9 @@ class Snapshot:
 
     @property
     def when(self) -> datetime:
-        """The instant, UTC."""
         return datetime.fromtimestamp(self.at_ns / NS, UTC)
 
     def to_dict(self) -> dict[str, Any]:
-        """The versioned JSON form: one line of `monitor --json`."""
         data: dict[str, Any] = {
             "source": self.source,
             "at": self.when.isoformat(timespec="milliseconds"),

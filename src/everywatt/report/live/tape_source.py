@@ -1,23 +1,34 @@
-"""A run as a live source: its tapes are followed while they are written, or looked at as they ended."""
+"""A run as a live source: its tapes are followed while they are written, or looked at as they ended.
+
+Energies are those of the run, as every other command has them: without what was recorded before its first span, such as
+idle power, and of one that has ended also without what came after its last.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from everywatt.api.run import Run
+from everywatt.api.run import Run, opened
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
+from everywatt.core.energy import Energy, total
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
+from everywatt.core.machine import Machine
+from everywatt.energy.sources import sources
+from everywatt.energy.window import source_energies
+from everywatt.fleet.segments import written_s
 from everywatt.ledger.use.usage import find_series
 from everywatt.report.live.gather import HISTORY, Gatherer, left_out
 from everywatt.report.live.owners import LedgerOwners, RunningOwners
-from everywatt.report.live.snapshot import DeviceNow, Snapshot, WorkNow
+from everywatt.report.live.snapshot import Amount, DeviceNow, Snapshot, WorkNow
 from everywatt.report.live.telemetry import TAIL, CardUse, TelemetrySource
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
@@ -25,6 +36,7 @@ from everywatt.tape.run_store import segments
 
 LOOK_FOR_MORE_S = 3.0
 SILENT_S = 15.0
+AGAIN = 1.25  # how much longer a tape is when it is looked at again for what was before the run
 QUIET_S = 30.0  # a recorder writes every few seconds
 
 
@@ -45,6 +57,9 @@ class TapeSource:
         self._read: list[Path] = []
         self._looked_s = 0.0
         self._seek_ns: int | None = None
+        self._ended: tuple[Any, Snapshot] | None = None
+        self._before: dict[Path, tuple[float, dict[str, float]]] = {}
+        self._before_s = 0.0
         self._trouble: list[str] = []
         for file in segments(path):
             self._begin(file)
@@ -53,12 +68,10 @@ class TapeSource:
 
     @property
     def title(self) -> str:
-        """The run's name."""
         return f"run {self.path.stem if self.path.is_file() else self.path.name}"
 
     @property
     def tape(self) -> Tape:
-        """The newest tape."""
         assert self._follower is not None
         return self._follower.tape
 
@@ -79,13 +92,13 @@ class TapeSource:
 
     def _take(self, follower: Follower) -> None:
         self._gatherer.adopt(follower.tape)
+        self._before_s = 0.0
         self._gatherer.feed(follower.look())
         before, self._follower = self._follower, follower
         if before is not None and before.tape is not follower.tape:
             before.close()
 
     def poll(self) -> Snapshot:
-        """What came since the last poll."""
         assert self._follower is not None
         if not self._follower.finished:
             with contextlib.suppress(TapeError):  # it is being replaced just now: the next poll sees it
@@ -96,39 +109,77 @@ class TapeSource:
             for file in segments(self.path):
                 if file not in self._read:
                     self._begin(file)
-        self._gatherer.bounds.update(self._gatherer.tape_s, now=self.seekable and self._seek_ns is None)
         return self._snapshot()
 
     def _snapshot(self) -> Snapshot:
         gatherer, tape = self._gatherer, self.tape
+        if self.seekable or time.time() - written_s(self.tape.path) > QUIET_S:  # its recorder must have been killed
+            return self._of_run()
+        gatherer.bounds.update(gatherer.tape_s)
         here = _this_boot(tape)
-        live = not self.seekable and not self._left()
-        now_ns = time.monotonic_ns() if here and live else gatherer.last_ns
-        devices = tuple(d for d in gatherer.devices(now_ns) if shown(d.name, self._gpus))
-        notes = [*self._trouble, *left_out(devices), *gatherer.bounds.notes]
+        now_ns = time.monotonic_ns() if here else gatherer.last_ns
+        notes = [*gatherer.bounds.notes]
         silent_s = (now_ns - gatherer.last_ns) / NS
-        if live and silent_s > SILENT_S:
+        if silent_s > SILENT_S:
             notes.append(f"nothing written for {silent_s:.0f} s")
-        asker = self._quick if live else self._ledger
-        owners = None
-        if asker is not None:
-            owners = asker.ask(Run(self.path, [tape]), gatherer.lines, *self._owner_window())
-        host = str(tape.meta.get("host", {}).get("name", ""))
-        found = gatherer.snapshot(self.title, devices, host, notes, tape.to_utc_ns(now_ns))
-        return replace(found, owners=owners, live=live)
+        found = self._without_before(self._gathered(now_ns, notes))
+        if self._quick is None:
+            return found
+        self._quick.proc = Machine.here().proc if here else None
+        owners = self._quick.ask(Run(self.path, [tape]), gatherer.lines, tape.extent_ns()[0], gatherer.last_ns)
+        return replace(found, owners=owners)
 
-    def _left(self) -> bool:
-        """Whether nothing was written for so long that its recorder must have been killed."""
-        newest_s = 0.0
-        for side in ("", "-wal"):
-            with contextlib.suppress(OSError):
-                newest_s = max(newest_s, Path(f"{self.tape.path}{side}").stat().st_mtime)
-        return time.time() - newest_s > QUIET_S
+    def _gathered(self, now_ns: int, notes: Sequence[str]) -> Snapshot:
+        devices = tuple(d for d in self._gatherer.devices(now_ns) if shown(d.name, self._gpus))
+        host, notes = self.tape.host, (*self._trouble, *left_out(devices), *notes)
+        return self._gatherer.snapshot(self.title, devices, host, notes, self.tape.to_utc_ns(now_ns))
 
-    def _owner_window(self) -> tuple[int, int]:
-        """All of a finished run (as far as it was moved to), else up to now."""
-        start_ns, end_ns = self.tape.extent_ns()
-        return start_ns, end_ns if self._seek_ns is None else self._seek_ns
+    def _without_before(self, found: Snapshot) -> Snapshot:
+        """Without what was recorded before the run began, which is looked for again as its tape grows."""
+        if self._gatherer.tape_s >= self._before_s:
+            self._before_s = self._gatherer.tape_s * AGAIN
+            self._before[self.tape.path] = _before_run(Run(self.path, [self.tape]))
+        before = self._before.values()
+        joules = {device.name: sum(one.get(device.name, 0.0) for _, one in before) for device in found.devices}
+        return replace(
+            found,
+            devices=tuple(replace(one, energy=_less(one.energy, joules[one.name])) for one in found.devices),
+            total=_less(found.total, sum(joules[device.name] for device in found.devices if device.in_total)),
+            elapsed_s=max(0.0, found.elapsed_s - sum(seconds for seconds, _ in before)),
+        )
+
+    def _of_run(self) -> Snapshot:
+        """The run as it ended, or as it stood where it was moved to; worked out once."""
+        state = self._seek_ns, self.tape.version, len(self._read)
+        if self._ended is None or self._ended[0] != state:
+            run = opened(self.path, lambda file: Tape.open(file, verify=False))
+            try:
+                self._ended = state, self._figures(run)
+            finally:
+                for tape in run.tapes:
+                    tape.close()
+        return self._ended[1]
+
+    def _figures(self, run: Run) -> Snapshot:
+        between, length_s = None, run.duration_s
+        if self._seek_ns is not None:
+            begins = (_after_s(run, *first) for first in zip(run.tapes, run.windows(), strict=True) if first[1])
+            between = min(begins, default=0.0), _after_s(run, self.tape, [(self._seek_ns, 0)])
+            length_s = max(0.0, between[1] - between[0])
+        whole = run.energy(between=between)
+        found = self._gathered(self._gatherer.last_ns, whole.notes)
+        parts = {device.name: run.energy(between=between, device=device.name) for device in found.devices}
+        if self._gpus:
+            counted = {device.name: parts[device.name] for device in found.devices if device.in_total}
+            whole = total(counted, scope=whole.scope)
+        return replace(
+            found,
+            devices=tuple(replace(device, energy=_amount(parts[device.name])) for device in found.devices),
+            total=_amount(whole),
+            elapsed_s=length_s,
+            owners=None if self._ledger is None else self._ledger.of_run(run, between),
+            live=False,
+        )
 
     def seek(self, seconds: float) -> None:
         """Move by so many seconds in a finished run; it stops at its ends."""
@@ -136,17 +187,44 @@ class TapeSource:
             return
         first_ns, last_ns = self.tape.extent_ns()
         at_ns = (last_ns if self._seek_ns is None else self._seek_ns) + round(seconds * NS)
-        self._seek_ns = max(first_ns, min(at_ns, last_ns))
+        at_ns = max(first_ns, min(at_ns, last_ns))
+        self._seek_ns = at_ns if at_ns < last_ns else None
         self._gatherer = Gatherer(self._interval_s)
         with contextlib.suppress(EverywattError):
-            self._take(
-                Follower(self.tape, back_ns=round(HISTORY * self._interval_s * NS), until_ns=self._seek_ns),
-            )
+            self._take(Follower(self.tape, back_ns=round(HISTORY * self._interval_s * NS), until_ns=at_ns))
 
     def close(self) -> None:
-        """Let go of the tape."""
         if self._follower is not None:
             self._follower.close()
+
+
+def _before_run(run: Run) -> tuple[float, dict[str, float]]:
+    """How long the only tape of a run had been recorded when its first span began, and the joules of each source."""
+    (tape,), ((*windows,),) = run.tapes, run.windows()
+    low_ns, start_ns = tape.extent_ns()[0], min((start for start, _ in windows), default=0)
+    if start_ns <= low_ns:
+        return 0.0, {}
+    found = {source.label: source_energies(source, [(low_ns, start_ns)]).joules or 0.0 for source in sources(tape)}
+    return (start_ns - low_ns) / NS, found
+
+
+def _less(amount: Amount, joules: float) -> Amount:
+    if amount.joules is None or not joules:
+        return amount
+    low, high = (None if end is None else max(0.0, end - joules) for end in (amount.low, amount.high))
+    return replace(amount, joules=max(0.0, amount.joules - joules), low=low, high=high)
+
+
+def _after_s(run: Run, tape: Tape, windows: Sequence[tuple[int, int]]) -> float:
+    """Seconds from the start of the run's recording to where the first of these windows of a tape begins."""
+    at_ns, first = windows[0][0], run.tapes[0]
+    if len(run.tapes) == 1:
+        return (at_ns - first.extent_ns()[0]) / NS
+    return (tape.to_utc_ns(at_ns) - first.to_utc_ns(first.extent_ns()[0])) / NS
+
+
+def _amount(energy: Energy) -> Amount:
+    return Amount(energy.joules, energy.low, energy.high, energy.pedigree, energy.coverage, energy.refused)
 
 
 def shown(device: str, gpus: tuple[str, ...]) -> bool:
@@ -188,12 +266,10 @@ class BatchSource:
 
     @property
     def title(self) -> str:
-        """The run's name."""
         return f"batch {self._tapes.title}"
 
     @property
     def seekable(self) -> bool:
-        """Whether nothing more will come."""
         return self._tapes.seekable
 
     def seek(self, seconds: float) -> None:
@@ -201,7 +277,6 @@ class BatchSource:
         self._tapes.seek(seconds)
 
     def poll(self) -> Snapshot:
-        """What came since the last poll."""
         shown = self._tapes.poll()
         self._journal.read()
         devices = {device.name: device for device in shown.devices}
@@ -231,5 +306,4 @@ class BatchSource:
         )
 
     def close(self) -> None:
-        """Let go of the tape."""
         self._tapes.close()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.device import Device, is_gpu
-from everywatt.core.errors import UsageError
+from everywatt.core.files import usable
 from everywatt.core.format import format_duration
 from everywatt.report.live.snapshot import Amount, BatchNow, DeviceNow, Snapshot, WorkNow
 
@@ -47,13 +47,10 @@ class Lines:
 
     def look(self) -> list[bytes]:
         """New lines, without their ends. A file that was cut or replaced is read from its start."""
-        try:
-            with self.path.open("rb") as file:
-                self._place(file.seek(0, 2), self.path.stat().st_ino)
-                file.seek(self._offset)
-                data = file.read(MOST_AT_ONCE)
-        except OSError as error:
-            raise UsageError(f"{self.path} cannot be read: {error.strerror}.") from error
+        with usable(self.path, "read"), self.path.open("rb") as file:
+            self._place(file.seek(0, 2), self.path.stat().st_ino)
+            file.seek(self._offset)
+            data = file.read(MOST_AT_ONCE)
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         if self._cut_first and lines:
@@ -66,12 +63,9 @@ class Lines:
         """Older lines, from the file's start on; nothing once they meet what `look` began with."""
         if self._cut_first or self._older >= self._older_end:
             return []
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._older)
-                data = file.read(min(most_bytes, self._older_end - self._older))
-        except OSError as error:
-            raise UsageError(f"{self.path} cannot be read: {error.strerror}.") from error
+        with usable(self.path, "read"), self.path.open("rb") as file:
+            file.seek(self._older)
+            data = file.read(min(most_bytes, self._older_end - self._older))
         self._older = self._older + len(data) if data else self._older_end
         *lines, self._older_rest = (self._older_rest + data).split(b"\n")
         self._older_rest = self._older_rest[-LONGEST_LINE:]  # a line longer than that is no event
@@ -175,7 +169,6 @@ class _Worker:
             self.memory_total_bytes = total * MIB
 
     def now(self) -> WorkNow:
-        """As faces show it."""
         return WorkNow(
             self.name,
             self.events,
@@ -194,7 +187,6 @@ class _Worker:
         )
 
     def device(self) -> DeviceNow | None:
-        """The card that it works on."""
         if self.gpu is None:
             return None
         return DeviceNow(
@@ -222,7 +214,6 @@ class TelemetrySource:
 
     @property
     def title(self) -> str:
-        """The log's name."""
         return f"batch log {self._lines.path.name}"
 
     def poll(self) -> Snapshot:

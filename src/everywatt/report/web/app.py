@@ -76,7 +76,7 @@ class Site:
             if self.slurm.proxy is not None:
                 routes = [Route(one.path, self._for_admins(one.endpoint)) for one in routes if isinstance(one, Route)]
             routes += self.slurm.routes()
-        app = Starlette(routes=routes, exception_handlers={404: self.missing})
+        app = Starlette(routes=routes, exception_handlers={404: self.missing, EverywattError: _trouble})
         app.router.redirect_slashes = False  # an address is right or it is not
         return Guard(app, self.access)
 
@@ -97,27 +97,29 @@ class Site:
     async def fill(self) -> None:
         """Read the list ahead, a little at a time, so that the first who asks need not wait."""
         pending = 1
-        while pending:
-            _, pending = await asyncio.to_thread(self.index.rows, LIST_BUDGET_S)
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(OSError):  # an unreadable folder is the list's to tell
+            while pending:
+                _, pending = await asyncio.to_thread(self.index.rows, LIST_BUDGET_S)
+                await asyncio.sleep(0.01)
 
     async def page(self, request: Request) -> Response:
         """The list, the machine, a comparison: scripts see from the address which."""
-        return Response(shell(slurm=self.slurm is not None), media_type=HTML)
+        return self._shell()
+
+    def _shell(self, status: int = 200) -> Response:
+        return Response(shell(slurm=self.slurm is not None), status, media_type=HTML)
 
     async def run_page(self, request: Request) -> Response:
-        """A run that there is."""
         try:
             await asyncio.to_thread(self.index.path_of, request.path_params["name"])
         except RunNotFound:  # the page says so, with a way back
-            return Response(shell(slurm=self.slurm is not None), 404, media_type=HTML)
-        return Response(shell(slurm=self.slurm is not None), media_type=HTML)
+            return self._shell(404)
+        return self._shell()
 
     async def missing(self, request: Request, error: Exception) -> Response:
-        """An address that there is not."""
         if request.url.path.startswith(("/api/", "/static/")):
             return PlainTextResponse("There is nothing here.\n", 404)
-        return Response(shell(slurm=self.slurm is not None), 404, media_type=HTML)
+        return self._shell(404)
 
     async def window(self, request: Request) -> Response:
         """The energy of a window of a run, with its interval: `run`, and `a` and `b` in seconds after its start."""
@@ -128,17 +130,11 @@ class Site:
             window = (0.0, 0.0)
         if not (all(map(math.isfinite, window)) and 0 <= window[0] < window[1] and asked.get("run")):
             return JSONResponse({"error": "Give run, a and b, with a before b.", "cure": None}, 400)
-        try:
-            path = await asyncio.to_thread(self.index.path_of, asked["run"])
-            found = await asyncio.to_thread(_window_energy, path, window)
-        except RunNotFound as error:
-            return _trouble(error, 404)
-        except EverywattError as error:
-            return _trouble(error, 422)
+        path = await asyncio.to_thread(self.index.path_of, asked["run"])
+        found = await asyncio.to_thread(_window_energy, path, window)
         return JSONResponse(document("window", {"run": path.name, "between": list(window), "energy": found}))
 
     async def login_page(self, request: Request) -> Response:
-        """Where a token can be given."""
         return Response(shell(login=True), media_type=HTML)
 
     async def login(self, request: Request) -> Response:
@@ -160,23 +156,15 @@ class Site:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if not names or len(names) > MOST_RUNS:
             return JSONResponse({"error": f"Request between one and {MOST_RUNS} runs.", "cure": None}, 400)
-        try:
-            paths = [await asyncio.to_thread(self.index.path_of, name) for name in names]
-            return _conditional(request, await self.documents.of(paths))
-        except RunNotFound as error:
-            return _trouble(error, 404)
-        except EverywattError as error:
-            return _trouble(error, 422)
+        paths = [await asyncio.to_thread(self.index.path_of, name) for name in names]
+        return _conditional(request, await self.documents.of(paths))
 
     async def live(self, request: Request) -> Response | EventStream:
         """Events of this machine, or of the run that is asked for."""
         names = request.query_params.getlist("run")
         make, key = self.machine, MACHINE
         if names:
-            try:
-                path = await asyncio.to_thread(self.index.path_of, names[0])
-            except RunNotFound as error:
-                return _trouble(error, 404)
+            path = await asyncio.to_thread(self.index.path_of, names[0])
             make, key = _tape(path), path.name
         joined = self.hubs.join(key, make)
         if joined is None:
@@ -185,7 +173,6 @@ class Site:
         return EventStream(*joined)
 
     async def static(self, request: Request) -> Response:
-        """A file of the page, by its exact name."""
         found = assets().get(request.path_params["name"])
         return PlainTextResponse("There is no such file.\n", 404) if found is None else _conditional(request, found)
 
@@ -214,14 +201,9 @@ def _conditional(request: Request, asset: Asset) -> Response:
     return Response(asset.body, headers=headers, media_type=asset.kind)
 
 
-def _trouble(error: EverywattError, status: int) -> Response:
-    return JSONResponse({"error": error.message, "cure": error.cure}, status)
-
-
-async def until_filled(site: Site) -> None:
-    """`Site.fill`, for a background task: an unreadable folder is the list's to tell."""
-    with contextlib.suppress(OSError):
-        await site.fill()
+async def _trouble(request: Request, error: Any) -> Response:
+    """Why there is no answer, for an EverywattError."""
+    return JSONResponse({"error": error.message, "cure": error.cure}, 404 if isinstance(error, RunNotFound) else 422)
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -239,7 +221,7 @@ def run(site: Site, sock: socket.socket, *, cert: Path | None = None, key: Path 
 
 
 async def _serve(site: Site, server: HttpServer) -> None:
-    filling = asyncio.ensure_future(until_filled(site))
+    filling = asyncio.ensure_future(site.fill())
     try:
         with _ended_by_signals(server.stop):
             # Streams never end by themselves, and would keep the server from ending.

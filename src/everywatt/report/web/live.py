@@ -39,12 +39,10 @@ class Viewer:
         self._ended = False
 
     def put(self, kind: str, data: str) -> None:
-        """Something to show."""
         self._events.append((kind, data))
         self._ready.set()
 
     def end(self) -> None:
-        """Nothing more will come."""
         self._ended = True
         self._ready.set()
 
@@ -77,7 +75,6 @@ class Hub:
 
     @property
     def viewers(self) -> int:
-        """How many look."""
         return len(self._viewers)
 
     @property
@@ -100,7 +97,6 @@ class Hub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Look no more."""
         self._viewers.discard(viewer)
         viewer.end()
 
@@ -182,7 +178,6 @@ class Hubs:
 
     @property
     def viewers(self) -> int:
-        """How many look, all in all."""
         return sum(hub.viewers for hub in self._hubs.values())
 
     def join(self, key: str, make: Callable[[], LiveSource]) -> tuple[Hub, Viewer] | None:

@@ -25,7 +25,7 @@ from everywatt.api.power import power_line
 from everywatt.api.run import Run, opened
 from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.format import format_duration, format_energy
-from everywatt.core.jsonio import dumps, plain
+from everywatt.core.jsonio import declared, dumps, plain
 from everywatt.energy.sources import addable, sources
 from everywatt.footprint.carbon import Factors
 from everywatt.report.html.data import report_document
@@ -134,7 +134,6 @@ def open_run(path: Path, *, verify: bool | None = None) -> Run:
 
 
 def close_run(run: Run) -> None:
-    """Let go of its files."""
     for tape in run.tapes:
         tape.close()
 
@@ -167,14 +166,9 @@ def _row(run: Run) -> dict[str, Any]:
         "started": run.started.isoformat(timespec="seconds"),
         "duration_s": duration_s,
         "duration": format_duration(duration_s),
-        "joules": energy.joules,
-        "low": energy.low,
-        "high": energy.high,
+        **declared(energy, "joules low high"),
         "shown": format_energy(energy) if energy.joules is not None else None,
-        "refused": energy.refused,
-        "scope": energy.scope,
-        "pedigree": energy.pedigree,
-        "coverage": energy.coverage,
+        **declared(energy, "refused scope pedigree coverage"),
         "tags": {_cut(key): _cut(value) for key, value in tags.items()} if isinstance(tags, Mapping) else {},
         "command": _cut(shlex.join(map(str, command)) if isinstance(command, list) else command or ""),
         "host": _cut(_host(meta)),

@@ -135,7 +135,6 @@ class SlurmPages:
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     def routes(self) -> list[BaseRoute]:
-        """Addresses below /slurm and /api/slurm."""
         return [
             Route("/slurm", self._answer(self._jobs)),
             Route("/slurm/jobs", self._answer(self._jobs)),

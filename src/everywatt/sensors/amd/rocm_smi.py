@@ -11,7 +11,7 @@ from typing import Any
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
 from everywatt.sensors.amd.amdsmi import FACTS, device_of, hwmon_cards
-from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
+from everywatt.sensors.meters import CommandMeters, PolledGroup, first_line, power_channel
 from everywatt.sensors.simple import Absent
 from everywatt.sensors.sysfs import short_pci, socket_of
 
@@ -69,7 +69,7 @@ class RocmSmi(CommandMeters):
     name = program = "rocm-smi"
     after: Sequence[str] = ("amdsmi",)
 
-    def meters(self) -> list[Meter]:
+    def meters(self) -> list[PolledGroup]:
         """All cards, which come in one answer, as one meter, unless hwmon reads them anyhow."""
         if not self.named and hwmon_cards(self.machine):
             raise Absent("not tried: hwmon reads the same cards")
@@ -98,7 +98,7 @@ class RocmSmi(CommandMeters):
                 found += [now.watts, now.use_pct] if now else [None, None]
             return tuple(float("nan") if value is None else value for value in found)
 
-        return [Meter(channels[0].device, tuple(channels), ask, good[0].name)]
+        return [self.meter(channels, ask, good[0].name)]
 
     def _ask(self) -> list[Card]:
         command = [self.binary, "--showpower", "--showuse", "--showbus", "--showproductname", "--json"]

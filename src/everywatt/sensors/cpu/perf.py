@@ -215,7 +215,7 @@ class PerfRapl(SimpleSensor):
         self._opener = opener
         self._reader = reader
 
-    def find(self) -> list[ValueGroup[Counter]]:
+    def find(self) -> list[ValueGroup]:
         """The events that count: one group for each socket, one for psys, and one for all single cores."""
         machine, asked = self.machine, self.request.options.get(self.name, {})
         events, left_out = find_events(machine.sys, cores=bool(asked.get("cores")))
@@ -234,8 +234,7 @@ class PerfRapl(SimpleSensor):
             Candidate(f"{event.name}@{event.cpu}", counter, None if event.single else event.scale)
             for event, counter in zip(events, counters, strict=True)
         ]
-        good = alive(tried, self.missing, machine.clock)
-        counting = [counter for counter, works in zip(counters, good, strict=True) if works]
+        counting = alive(counters, tried, self.missing, machine.clock)
         if not any(counter.event.domain in (Domain.PACKAGE, Domain.NODE) for counter in counting):
             raise self._unusable(counters)
         found = list(zip(self._channels([counter.event for counter in counting]), counting, strict=True))

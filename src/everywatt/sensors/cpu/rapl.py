@@ -239,7 +239,7 @@ class Rapl(SimpleSensor):
         super().__init__(request)
         self._cpu = Cpu.read(request.machine.proc)
 
-    def find(self) -> list[ValueGroup[NumberFile]]:
+    def find(self) -> list[ValueGroup]:
         root = self.machine.sys / "class" / "powercap"
         zones, left_out = find_zones(root)
         self.missing |= left_out
@@ -249,8 +249,7 @@ class Rapl(SimpleSensor):
         # A package or a platform always draws power, so its counter must move; an idle graphics unit may rest.
         parts = [zone.domain not in (Domain.PACKAGE, Domain.NODE) for zone in zones]
         tried = [Candidate(z.id, file, MICRO, part) for z, file, part in zip(zones, files, parts, strict=True)]
-        good = alive(tried, self.missing, self.machine.clock)
-        counting = [(zone, file) for zone, file, works in zip(zones, files, good, strict=True) if works]
+        counting = alive(zip(zones, files, strict=True), tried, self.missing, self.machine.clock)
         if not counting:
             raise self._unusable(zones, files)
         found = sorted(self._channels(counting), key=_reading_order)

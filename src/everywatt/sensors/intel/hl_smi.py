@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, Kind
 from everywatt.core.errors import SensorError
-from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
+from everywatt.sensors.meters import CommandMeters, PolledGroup, first_line, power_channel
 from everywatt.sensors.sysfs import numbered, short_pci
 
 # What is asked for, and the channel of each number with its unit and scale. Memory is printed in MiB.
@@ -27,7 +27,6 @@ class Gaudi(NamedTuple):
 
     number: int
     name: str
-    uuid: str
     pci: str | None
     values: tuple[float, ...]
 
@@ -38,9 +37,9 @@ def parse_hl_smi(text: str) -> list[Gaudi]:
     for row in csv.reader(text.split("\n"), skipinitialspace=True):
         words = [word.strip() for word in row]
         if len(words) == len(IDENTITY) + len(NUMBERS) and words[0].isdecimal():
-            index, name, uuid, bus = words[: len(IDENTITY)]
+            index, name, _, bus = words[: len(IDENTITY)]
             values = tuple(_number(word) for word in words[len(IDENTITY) :])
-            found.append(Gaudi(int(index), name, uuid, short_pci(bus), values))
+            found.append(Gaudi(int(index), name, short_pci(bus), values))
     if not found:
         raise SensorError(f"hl-smi lists no accelerator: {first_line(text)}.")
     return sorted(found)
@@ -59,7 +58,7 @@ def _number(word: str) -> float:
 class HlSmi(CommandMeters):
     name = program = "hl-smi"
 
-    def meters(self) -> list[Meter]:
+    def meters(self) -> list[PolledGroup]:
         cards = self._ask()
         sockets = {card.number: card.pci or f"gaudi-{card.number:04d}" for card in cards}
         names = numbered(self.machine.sys, sockets.values())
@@ -75,7 +74,7 @@ class HlSmi(CommandMeters):
             nothing = (NAN,) * len(NUMBERS)
             return tuple(value for card in cards for value in latest.get(card.number, nothing))
 
-        return [Meter(channels[0].device, tuple(channels), ask, cards[0].name)]
+        return [self.meter(channels, ask, cards[0].name)]
 
     def _ask(self) -> list[Gaudi]:
         return parse_hl_smi(self.output([self.binary, *QUERY]))

@@ -275,7 +275,7 @@ class Jetson(SimpleSensor):
     name = "jetson"
     absent = "No INA3221 with a rail was found."
 
-    def find(self) -> list[ValueGroup[RailReader]]:
+    def find(self) -> list[ValueGroup]:
         rails, left_out = find_rails(self.machine)
         self.missing |= left_out
         order = first_the_total([rail.label for rail in rails])
@@ -284,8 +284,7 @@ class Jetson(SimpleSensor):
         taken: set[str] = set()
         channels = [rail_channel("jetson", one.rail.label, facts_of(one.rail, one.volts()), taken) for one in readers]
         tried = [Candidate(channel.name, reader) for channel, reader in zip(channels, readers, strict=True)]
-        good = alive(tried, self.missing, self.machine.clock)
-        found = [one for one, works in zip(zip(channels, readers, strict=True), good, strict=True) if works]
+        found = alive(zip(channels, readers, strict=True), tried, self.missing, self.machine.clock)
         self._labels = [reader.rail.label for _, reader in found]
         if rails and not found:
             raise deliver_nothing("Rails", [file for reader in readers for file in reader.files], self.missing)

@@ -147,7 +147,7 @@ class Hwmon(SimpleSensor):
     name = "hwmon"
     absent = "No hwmon chip reports power or energy."
 
-    def find(self) -> list[ValueGroup[NumberFile]]:
+    def find(self) -> list[ValueGroup]:
         values, left_out = find_values(self.machine.sys)
         self.missing |= left_out
         values = self._not_of_others(values)
@@ -157,8 +157,7 @@ class Hwmon(SimpleSensor):
         for value, file in zip(values, files, strict=True):
             joules, core = MICRO if value.quantity == "energy" else None, _CORE.fullmatch(value.label)
             tried.append(Candidate(f"{value.device}/{value.file}", file, joules, may_rest=core is not None))
-        good = alive(tried, self.missing, self.machine.clock)
-        working = [(value, file) for value, file, works in zip(values, files, good, strict=True) if works]
+        working = alive(zip(values, files, strict=True), tried, self.missing, self.machine.clock)
         if values and not working:
             raise deliver_nothing("hwmon chips", files, self.missing)
         channels = self._channels([value for value, _ in working])

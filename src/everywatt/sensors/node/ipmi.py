@@ -11,7 +11,7 @@ import shutil
 
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
-from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
+from everywatt.sensors.meters import CommandMeters, PolledGroup, first_line, power_channel
 
 _READING = re.compile(
     r"^[ \t]*(?:Instantaneous power reading|Current Power)[ \t]*:[ \t]*"
@@ -50,12 +50,12 @@ class Ipmi(CommandMeters):
     def configured(self) -> bool:
         return self.named or bool(self.options.get("local") or self.options.get("host"))
 
-    def meters(self) -> list[Meter]:
+    def meters(self) -> list[PolledGroup]:
         command, environ = self._command()
 
         channel = power_channel("bmc", Domain.PSU, self.facts(quantum=1.0))
         label = str(self.options.get("host") or "this machine's BMC")
-        return [Meter("bmc", (channel,), lambda: (parse_dcmi(self.output(command, environ)),), label)]
+        return [self.meter([channel], lambda: (parse_dcmi(self.output(command, environ)),), label)]
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         path = self.machine.environ.get("PATH", "")

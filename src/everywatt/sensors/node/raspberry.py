@@ -7,7 +7,7 @@ import re
 from everywatt.core.channels import Facts
 from everywatt.core.errors import SensorError
 from everywatt.sensors.jetson.jetson import rail_channel
-from everywatt.sensors.meters import CommandMeters, Meter, PolledGroup
+from everywatt.sensors.meters import CommandMeters, PolledGroup
 from everywatt.sensors.procfs import file_text
 from everywatt.sensors.simple import Absent
 
@@ -42,19 +42,19 @@ class Raspberry(CommandMeters):
         self.devices = [{"device": "pi", "note": NOTE}]
         return super().find()
 
-    def meters(self) -> list[Meter]:
+    def meters(self) -> list[PolledGroup]:
         """All rails, which come in one answer."""
         rails = list(self._ask())
         if not rails:
             raise SensorError("vcgencmd reports no current: only a Raspberry Pi 5 measures it.")
         taken: set[str] = set()
-        channels = tuple(rail_channel("pi", rail, Facts(), taken) for rail in rails)
+        channels = [rail_channel("pi", rail, Facts(), taken) for rail in rails]
 
         def ask() -> tuple[float, ...]:
             found = self._ask()
             return tuple(found.get(rail, float("nan")) for rail in rails)
 
-        return [Meter("pi", channels, ask, "Raspberry Pi")]
+        return [self.meter(channels, ask, "Raspberry Pi")]
 
     def _ask(self) -> dict[str, float]:
         return parse_pmic(self.output([self.binary, "pmic_read_adc"]))

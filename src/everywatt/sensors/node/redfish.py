@@ -16,7 +16,7 @@ from everywatt.core.errors import SensorError
 from everywatt.core.jsonio import number
 from everywatt.net.url import Login
 from everywatt.sensors.json_device import JsonDevice, good
-from everywatt.sensors.meters import Meter, SlowMeters, power_channel
+from everywatt.sensors.meters import PolledGroup, SlowMeters, power_channel
 
 ROOT = "/redfish/v1"
 SESSIONS = f"{ROOT}/SessionService/Sessions"
@@ -218,7 +218,7 @@ class Redfish(SlowMeters):
     name = "redfish"
     period_s = 2.0
 
-    def meters(self) -> list[Meter]:
+    def meters(self) -> list[PolledGroup]:
         login = self.login()
         ca_file = self.options.get("ca_file")
         site = JsonDevice(
@@ -240,4 +240,4 @@ class Redfish(SlowMeters):
             return (float("nan") if watts is None else watts,)
 
         channel = power_channel("bmc", Domain.PSU, self.facts(quantum=1.0))
-        return [Meter("bmc", (channel,), ask, f"{site.host} {where}", session.close)]
+        return [self.meter([channel], ask, f"{site.host} {where}", session.close)]

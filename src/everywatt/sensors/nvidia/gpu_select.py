@@ -19,6 +19,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from everywatt.core.jsonio import ToDict
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -28,8 +30,10 @@ _LISTED_MIG = re.compile(r"\s+MIG .* \(UUID: (MIG-[^)]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Mig:
+class Mig(ToDict):
     """One MIG device: a compute instance of a GPU instance, with so many of the board's compute slices."""
+
+    JSON = "uuid gpu_instance compute_instance"
 
     uuid: str
     gpu_instance: int

@@ -18,7 +18,7 @@ from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.nvidia.gpu_select import Selection, select
-from everywatt.sensors.nvidia.nvml_api import Fields, metric, refusal, text, tried, words_for
+from everywatt.sensors.nvidia.nvml_api import Fields, metric, refusal, started, text, tried, words_for
 from everywatt.sensors.nvidia.nvml_device import GpuHandle, Identity, UtilisationSamples, identify
 from everywatt.sensors.nvidia.nvml_groups import (
     FIELD_AVERAGE,
@@ -48,6 +48,7 @@ PROBE_STEP_NS = 20_000_000
 _last_counters: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
 SCOPE_MODULE, SCOPE_MEMORY = 1, 2
 LOOK_NS = NS // 2  # long enough to tell two powers apart by a counter that publishes every 100 ms
+MOST_LOOK_NS = 3 * NS  # where reads come late, or its slope fits no power
 NEAR = 0.25  # of the distance between the two powers: closer to one of them than this decides
 POWER_FIELDS = (FIELD_INSTANT, FIELD_AVERAGE, (FIELD_INSTANT, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MODULE))
 
@@ -139,11 +140,7 @@ class Nvml:
 
     def _probe(self) -> Report:
         try:
-            if self._nvml is None:
-                import pynvml
-
-                self._nvml = pynvml
-            self._nvml.nvmlInit()
+            self._nvml = started(self._nvml)
             count = int(self._nvml.nvmlDeviceGetCount())
         except Exception as error:  # noqa: BLE001 - a driver's border
             machine = self._request.machine
@@ -213,8 +210,10 @@ class Nvml:
         if not cards:
             return
         scopes = {card.device.index: CounterScope() for card in cards}
-        deadline_ns = self._clock.monotonic_ns() + LOOK_NS
-        while (now_ns := self._clock.monotonic_ns()) < deadline_ns:
+        began_ns = self._clock.monotonic_ns()
+        while (now_ns := self._clock.monotonic_ns()) < began_ns + LOOK_NS or (
+            now_ns < began_ns + MOST_LOOK_NS and any(scope.domain() is None for scope in scopes.values())
+        ):
             for card in cards:
                 joules, power = self._counter_j(card), self._scoped_w(card)
                 if joules is not None and power is not None:

@@ -64,12 +64,14 @@ def words_for(error: BaseException | int) -> str:
     return _WORDS.get(code, f"NVML error {code}")
 
 
-def started() -> Any:
-    """pynvml with NVML started. Whatever a driver raises passes; so does the ImportError where there is no pynvml."""
-    import pynvml
+def started(nvml: Any = None) -> Any:
+    """pynvml, or what a test brings, with NVML started. What a driver raises passes, ImportError too."""
+    if nvml is None:
+        import pynvml
 
-    pynvml.nvmlInit()
-    return pynvml
+        nvml = pynvml
+    nvml.nvmlInit()
+    return nvml
 
 
 def is_lost(error: BaseException | int) -> bool:

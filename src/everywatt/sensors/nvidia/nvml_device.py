@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import NAN
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
+from everywatt.core.jsonio import ToDict
 from everywatt.sensors.nvidia.gpu_select import Gpu, Mig
 from everywatt.sensors.nvidia.nvml_api import (
     NOT_FOUND,
@@ -39,8 +40,13 @@ RETRY_NS = 1 * NS  # asking for a lost GPU may itself take long
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(ToDict):
     """What is fixed about a GPU. `max_w` is the highest power limit the board accepts, None where it does not say."""
+
+    JSON = (
+        "device index=gpu.index name=gpu.name uuid=gpu.uuid pci_bus_id=gpu.pci_bus_id memory_bytes driver "
+        "compute_capability max_w mig=gpu.migs"
+    )
 
     gpu: Gpu
     driver: str
@@ -48,22 +54,9 @@ class Identity:
     memory_bytes: float | None = None
     compute_capability: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "device": f"gpu.{self.gpu.index}",
-            "index": self.gpu.index,
-            "name": self.gpu.name,
-            "uuid": self.gpu.uuid,
-            "pci_bus_id": self.gpu.pci_bus_id,
-            "memory_bytes": self.memory_bytes,
-            "driver": self.driver,
-            "compute_capability": self.compute_capability,
-            "max_w": self.max_w,
-            "mig": [
-                {"uuid": mig.uuid, "gpu_instance": mig.gpu_instance, "compute_instance": mig.compute_instance}
-                for mig in self.gpu.migs
-            ],
-        }
+    @property
+    def device(self) -> str:
+        return f"gpu.{self.gpu.index}"
 
 
 class GpuHandle:

@@ -10,7 +10,7 @@ from typing import Any
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.errors import SensorError
 from everywatt.core.units import SI_UNITS
-from everywatt.sensors.meters import CommandMeters, Meter
+from everywatt.sensors.meters import CommandMeters, PolledGroup
 
 _NUMBER = re.compile(r"([-+]?\d{1,18}(?:\.\d{0,18})?(?:[eE][-+]?\d{1,2})?)\s*([A-Za-z]*)")
 _LONGEST = 1 << 16
@@ -46,8 +46,7 @@ class Execute(CommandMeters):
         """Where there is something to run or read."""
         return bool(self.options.get("command") or self.options.get("file"))
 
-    def meters(self) -> list[Meter]:
-        """The one command or file."""
+    def meters(self) -> list[PolledGroup]:
         unit = str(self.options.get("unit", "W"))
         if unit not in SI_UNITS:
             raise SensorError(f"[sensor.exec] unit = '{unit}' is not one of {', '.join(SI_UNITS)}.")
@@ -58,7 +57,7 @@ class Execute(CommandMeters):
             return (parse_number(read(), unit, pattern),)
 
         what = str(self.options.get("file") or self._words()[0])
-        return [Meter(self._channel(unit).device, (self._channel(unit),), ask, Path(what).name)]
+        return [self.meter([self._channel(unit)], ask, Path(what).name)]
 
     def _channel(self, unit: str) -> Channel:
         try:

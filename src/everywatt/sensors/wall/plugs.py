@@ -12,7 +12,7 @@ from everywatt.core.jsonio import number
 from everywatt.core.units import J_PER_KWH
 from everywatt.net.url import Login
 from everywatt.sensors.json_device import JsonDevice
-from everywatt.sensors.meters import Meter, SlowMeters, power_channel
+from everywatt.sensors.meters import PolledGroup, SlowMeters, power_channel
 
 WH_J = 3600.0
 _POWER = ("apower", "act_power", "total_act_power")
@@ -57,14 +57,16 @@ def _add(
 class Plugs(SlowMeters):
     """Plugs of one maker, one or several addresses in `url`."""
 
-    def meters(self) -> list[Meter]:
+    def meters(self) -> list[PolledGroup]:
         urls, login = self.several("url"), self.login()
         return [self.plug(url, f"wall.{self.name}{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
 
-    def plug(self, url: str, device: str, login: Login | None) -> Meter:
+    def plug(self, url: str, device: str, login: Login | None) -> PolledGroup:
         raise NotImplementedError
 
-    def meter(self, device: str, label: str, quantum_w: float, read: Callable[[], tuple[float, float | None]]) -> Meter:
+    def plug_meter(
+        self, device: str, label: str, quantum_w: float, read: Callable[[], tuple[float, float | None]]
+    ) -> PolledGroup:
         """A meter of watts and of the joules counted so far, which `read` gives."""
 
         def ask() -> tuple[float, ...]:
@@ -74,7 +76,7 @@ class Plugs(SlowMeters):
         power = power_channel(device, Domain.WALL, self.facts(quantum=quantum_w))
         # Its own count moves once a minute: kept as a witness, too coarse for a window.
         energy = Channel(f"{device}.energy", "J", Kind.COUNTER, device)
-        return Meter(device, (power, energy), ask, label)
+        return self.meter([power, energy], ask, label)
 
 
 class Shelly(Plugs):
@@ -82,7 +84,7 @@ class Shelly(Plugs):
 
     name = "shelly"
 
-    def plug(self, url: str, device: str, login: Login | None) -> Meter:
+    def plug(self, url: str, device: str, login: Login | None) -> PolledGroup:
         site = JsonDevice(url, timeout_s=self.timeout_s, login=login)
         about = site.get("/shelly")
         if not isinstance(about, Mapping):
@@ -90,7 +92,7 @@ class Shelly(Plugs):
         path, quantum_w = ("/rpc/Shelly.GetStatus", 0.1) if "gen" in about else ("/status", 0.01)
         wanted = self.options.get("channel")
         label = str(about.get("name") or about.get("model") or about.get("type") or "Shelly")
-        return self.meter(device, label, quantum_w, lambda: _one(channels_of(site.get(path)), wanted, site.host))
+        return self.plug_meter(device, label, quantum_w, lambda: _one(channels_of(site.get(path)), wanted, site.host))
 
 
 def _one(found: Mapping[str, tuple[float, float | None]], wanted: Any, host: str) -> tuple[float, float | None]:
@@ -128,7 +130,7 @@ class Tasmota(Plugs):
 
     name = "tasmota"
 
-    def plug(self, url: str, device: str, login: Login | None) -> Meter:
+    def plug(self, url: str, device: str, login: Login | None) -> PolledGroup:
         """One plug. It takes credentials as arguments only; messages name its host, never the whole address."""
         site = JsonDevice(url, timeout_s=self.timeout_s)
         who = {"user": login.user, "password": login.password} if login else {}
@@ -145,4 +147,4 @@ class Tasmota(Plugs):
                 raise SensorError(f"{site.host} has no channel {channel!r}; it has {len(watts)}.")
             return watts[channel or 0], joules
 
-        return self.meter(device, "Tasmota", 1.0, read)
+        return self.plug_meter(device, "Tasmota", 1.0, read)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from everywatt.core.channels import Domain
 from everywatt.core.errors import MissingExtra, SensorError
-from everywatt.sensors.meters import Meter, SlowMeters, power_channel, secret
+from everywatt.sensors.meters import PolledGroup, SlowMeters, power_channel, secret
 
 INTEGER, OCTETS, NULL, OID, SEQUENCE, GET, RESPONSE = 0x02, 0x04, 0x05, 0x06, 0x30, 0xA0, 0xA2
 _WHOLE = (INTEGER, 0x41, 0x42, 0x43, 0x46)  # Integer, Counter32, Gauge32, TimeTicks, Counter64
@@ -301,10 +301,10 @@ class Snmp(SlowMeters):
     name = "snmp"
     needs = "host"
 
-    def meters(self) -> list[Meter]:
+    def meters(self) -> list[PolledGroup]:
         return [self._meter(wanted) for wanted in objects(self.options)]
 
-    def _meter(self, wanted: Watts) -> Meter:
+    def _meter(self, wanted: Watts) -> PolledGroup:
         host, port = str(self.options["host"]), self.options.get("port", 161)
         if not isinstance(port, int) or not 0 < port < 65536:
             raise SensorError("[sensor.snmp] port must be a number from 1 to 65535.")
@@ -320,8 +320,8 @@ class Snmp(SlowMeters):
         def ask() -> tuple[float, ...]:
             return (watts_of(wanted, asking(oids)),)
 
-        device = f"wall.{wanted.name}"
-        return Meter(device, (power_channel(device, Domain.WALL, self.facts(quantum=wanted.scale_w)),), ask, host)
+        channel = power_channel(f"wall.{wanted.name}", Domain.WALL, self.facts(quantum=wanted.scale_w))
+        return self.meter([channel], ask, host)
 
     def _asking(self, host: str, port: int) -> Callable[[Sequence[str]], dict[str, int | None]]:
         """How the PDU is asked for objects: by a community (versions 1, 2c) or as a user (version 3)."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from everywatt.core.machine import Machine
 from everywatt.sensors.node.hwmon import card_devices
+from everywatt.sensors.nvidia.nvml_api import started
 from everywatt.sensors.sysfs import address_of, entries, socket_of
 from everywatt.slurm.lists import expand
 
@@ -43,7 +44,7 @@ def card_order(uuids: Mapping[str, str], node: str, conf: str = "", machine: Mac
     if len(plain) < 2:
         return CardOrder(plain)
     known = device_files(uuids, machine or Machine.here())
-    files = gres_files(_text(gres_conf(conf)), node)
+    files = gres_files(_text(slurm_conf(conf).with_name("gres.conf")), node)
     if not known:
         in_order = files is not None and [_last_number(file) for file in files] == list(range(len(plain)))
         return CardOrder(plain, "" if in_order else GUESSED)
@@ -86,9 +87,7 @@ def nvidia_numbers(proc: Path) -> dict[str, int]:
 
 def _by_nvml() -> dict[str, int]:
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
+        pynvml = started()
     except Exception:  # noqa: BLE001 - a driver that is not there fails in ways of its own
         return {}
     found = {}
@@ -107,11 +106,6 @@ def _by_nvml() -> dict[str, int]:
 def slurm_conf(conf: str = "") -> Path:
     """The site's slurm.conf, where Slurm's own commands look for it."""
     return Path(conf or os.environ.get("SLURM_CONF") or DEFAULT_CONF)
-
-
-def gres_conf(conf: str = "") -> Path:
-    """gres.conf lies beside slurm.conf."""
-    return slurm_conf(conf).with_name("gres.conf")
 
 
 def gres_files(text: str, node: str) -> list[str] | None:

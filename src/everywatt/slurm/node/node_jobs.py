@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -66,7 +67,6 @@ class NodeJob(Numbered):
         return self.cards or [f"gpu.{number}" for number in self.gpus]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for the state on disk."""
         data = asdict(self)
         return data if self.stdout else {name: value for name, value in data.items() if name != "stdout"}
 
@@ -129,10 +129,10 @@ class NodeJobs:
         exact = [job for job in found if job.restart == restart]
         return max(exact or found, key=lambda job: job.restart, default=None)
 
-    def close_all(self, at_s: float, why: str) -> None:
-        """The node went down: jobs that ran have ended, and how was not observed."""
+    def close_all(self, at_s: float, why: str, before_s: float = math.inf) -> None:
+        """The node went down: jobs that ran, and began before an instant, have ended, and how was not observed."""
         for job in self.jobs.values():
-            if job.end_s is None:
+            if job.end_s is None and job.start_s < before_s:
                 job.end_s, job.complete, job.note, job.state = max(at_s, job.start_s), False, why, "NODE_FAIL"
 
     def _start(self, event: Event) -> NodeJob:

@@ -112,6 +112,8 @@ class Node:
         if self.state.boot and self.state.boot != boot:
             self._jobs.close_all(self.state.seen_s, WENT_DOWN)
         self.state.boot = boot
+        self._booted_s = (self._clock.utc_ns() - self._clock.boottime_ns()) / NS
+        self._seen_before_s = self.state.seen_s
         for job in self._jobs.jobs.values():
             if watch is not None and job.end_s is None:
                 watch.started(job)
@@ -126,7 +128,6 @@ class Node:
 
     @property
     def running(self) -> int:
-        """How many jobs have not ended."""
         return sum(job.end_s is None for job in self._jobs.jobs.values())
 
     @property
@@ -147,6 +148,7 @@ class Node:
         suspects = [[event] for event in events if event.path.name in self._suspects]
         rest = [event for event in events if event.path.name not in self._suspects]
         ours = sum(self._take(group, heard_s) for group in (rest, *suspects))
+        self._jobs.close_all(self._seen_before_s, WENT_DOWN, self._booted_s)  # what no recorder heard before a reboot
         self._report_quarantine()
         return ours
 

@@ -73,7 +73,6 @@ class Account:
         _add(self.steps_budgets, step, budget)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for the state on disk."""
         data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         for name in BUDGETS:
             data[name] = {
@@ -87,7 +86,6 @@ class Account:
 
     @classmethod
     def of_dict(cls, data: Mapping[str, Any]) -> Account:
-        """Back from plain data."""
         account = cls()
         for name in (name for name in cls.__slots__ if name in data and name not in BUDGETS):
             there = getattr(account, name)
@@ -187,7 +185,7 @@ COPIED: Final = tuple(
     f.name for f in fields(JobOnNode) if f.name in NodeJob.__slots__ and f.name not in ("end_s", "gpus")
 )
 NOT_SEEN: Final = (
-    "none of its processes was observed, and it had no GPU: too short, recorded by nothing while it ran, "
+    "none of its processes was observed, and it used no GPU: too short, recorded by nothing while it ran, "
     "or its processes are not in a Slurm cgroup"
 )
 NOTHING: Final = "nothing was recorded while it ran"

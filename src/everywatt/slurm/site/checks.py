@@ -72,7 +72,7 @@ class Flaws:
             for f in self.found
         ]
         jobs = len({flaw.job for flaw in self.found if flaw.job})
-        note = f"{len(self.found)} findings in {jobs} jobs. Nothing was changed."
+        note = f"{format_count(len(self.found), 'finding')} in {format_count(jobs, 'job')}. Nothing was changed."
         return [Table.of("KIND", "JOB", "USER", "NODE", "PROBLEM", rows=rows, notes=[note])]
 
 

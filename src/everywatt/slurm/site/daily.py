@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.files import replace_text
-from everywatt.core.format import format_quantity
+from everywatt.core.format import format_count, format_quantity
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table
@@ -57,11 +57,13 @@ class Done:
         total, joined = self.summary["total"], self.sacct
         joules = total["energy_j"]
         energy = "no energy" if joules is None else format_quantity(1000 * joules / J_PER_KWH, "Wh")
-        lines = [f"{self.day}: {total['jobs']} jobs, {energy}, {total['refused']} records without energy"]
+        refused = format_count(total["refused"], "record")
+        lines = [f"{self.day}: {format_count(total['jobs'], 'job')}, {energy}, {refused} without energy"]
         if joined is not None:
-            changed = f"{joined['changed']} records changed, {joined['added']} jobs added"
-            lines.append(f"sacct: {joined['jobs']} jobs, {changed}")
-        lines += [f"compact: {name} ({count} files)" for name, count in self.compacted.items()]
+            names = (("jobs", "job", ""), ("changed", "record", " changed"), ("added", "job", " added"))
+            counts = (f"{format_count(joined[name], noun)}{done}" for name, noun, done in names)
+            lines.append(f"sacct: {', '.join(counts)}")
+        lines += [f"compact: {name} ({format_count(count, 'file')})" for name, count in self.compacted.items()]
         return [Table.lines(*lines, f"users: {', '.join(self.users) or 'none'}")]
 
 

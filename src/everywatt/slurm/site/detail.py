@@ -18,7 +18,7 @@ from everywatt.core.format import (
     format_watts,
 )
 from everywatt.core.jsonio import ToDict, declared
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.tables import Cell, Table, columns_of
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import JobOnNode, sum_known
 from everywatt.slurm.site.figures import COVERED, amount, energy_of, percent, short
@@ -161,7 +161,7 @@ class Details(ToDict):
         observed_s, all_s = sum(share * length_s for share, length_s in lengths_s), sum(each for _, each in lengths_s)
         total = short({**ends, "coverage": observed_s / all_s if all_s else 0.0}) if known else "no figure"
         note = f"{len(self.jobs)} jobs: {total}" + (f", {refused} without" if refused and known else "")
-        return [Table.of("JOB", "STATE", Column("TIME", "s"), Column("ENERGY", "J"), rows=rows, notes=[note])]
+        return [Table.of(*columns_of("JOB, STATE, TIME [s], ENERGY [J]"), rows=rows, notes=[note])]
 
 
 def _amount_lines(job: Detail, whole: Mapping[str, Any]) -> list[str]:

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
-from everywatt.core.format import format_count, format_joules, format_percent, format_watts, print_quantity
+from everywatt.core.format import (
+    format_count,
+    format_joules,
+    format_percent,
+    format_rounded,
+    format_watts,
+    print_quantity,
+)
 from everywatt.core.jsonio import ToDict, declared
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.tables import Cell, Column, Table, columns_of
 from everywatt.ledger.engine import UJ
 from everywatt.ledger.text import scale_of, steps_of
 from everywatt.slurm.schema import IDLE_ENDS, NODE_ENDS, SUMMED, JobOnNode
@@ -70,10 +77,9 @@ def nodes_of(sums: Mapping[str, int]) -> dict[str, float | None]:
     return {**joules_of, "coverage": share(sums["covered_ms"], sums["known_ms"])} if sums else {}
 
 
-def _covered(sums: Mapping[str, int]) -> str:
-    """`, 83.3 % covered` after what nodes drew, where that is little; else nothing."""
-    coverage = share(sums["covered_ms"], sums["known_ms"])
-    return f", {format_percent(coverage)} covered" if coverage is not None and coverage < COVERED else ""
+def partly_covered(coverage: float | None) -> str:
+    """` (coverage 83.3 %)` after a figure, where that is little; else nothing."""
+    return f" (coverage {format_percent(coverage)})" if coverage is not None and coverage < COVERED else ""
 
 
 def short(row: Mapping[str, Any], level: str = "") -> str:
@@ -86,17 +92,26 @@ def short(row: Mapping[str, Any], level: str = "") -> str:
     shown = print_quantity(value, "J", value - low, high - value)
     if level:
         return shown.at(level)
-    coverage = row.get("coverage")
-    return str(shown) if coverage is None or coverage >= COVERED else f"{shown}, {format_percent(coverage)} covered"
+    return f"{shown}{partly_covered(row.get('coverage'))}"
+
+
+def rounded(row: Mapping[str, Any], unit: str, value: float) -> str:
+    """What follows from the energy of a row, with the digits that its interval leaves."""
+    energy, low, high = (row[name] or 0 for name in ("energy_uj", "low_uj", "high_uj"))
+    return format_rounded(unit, (high - low) / 2 / energy * value if energy else 0.0, value)
 
 
 def amount(row: Mapping[str, Any], name: str) -> str | None:
-    """Microjoules of a column for people, with the interval where there is one; None where they are not known."""
+    """Microjoules of a column for people, with the interval where there is one; None where they are not known.
+
+    Where no energy beside them says so, with a coverage below 90 %.
+    """
     stem = name.removesuffix("_uj")
     value, low, high = joules(row, name), joules(row, f"{stem}_low_uj"), joules(row, f"{stem}_high_uj")
     if value is None or low is None or high is None:
         return None if value is None else format_joules(value)
-    return format_joules(value, value - low, high - value)
+    covered = partly_covered(row.get("coverage")) if row.get("energy_uj") is None else ""
+    return f"{format_joules(value, value - low, high - value)}{covered}"
 
 
 def shown_run(row: Mapping[str, Any]) -> str:
@@ -166,7 +181,21 @@ def balance(nodes: Mapping[str, int]) -> str:
     parts = steps_of([nodes[f"{name}_uj"] for name in names[1:]], scale)
     amounts = [scale.amount(steps, *ends) for steps, ends in zip((sum(parts), *parts), ends_j, strict=True)]
     total, *shown = (f"{one.number} {one.unit}{f' ({one.ends})' if one.ends else ''}" for one in amounts)
-    return f"{total} = {', '.join(map(' '.join, zip(names[1:], shown, strict=True)))}{_covered(nodes)}"
+    covered = partly_covered(share(nodes["covered_ms"], nodes["known_ms"]))
+    return f"{total} = {', '.join(map(' '.join, zip(names[1:], shown, strict=True)))}{covered}"
+
+
+def _listed(what: str, rows: Sequence[Mapping[str, Any]], refused: int, *more: str) -> list[Table]:
+    """The sum of what is listed, and how much of it is missing; nothing where nothing is listed."""
+    if not rows:
+        return []
+    known = [row for row in rows if row["energy_uj"] is not None]
+    names = [
+        name for name in ("energy_uj", "low_uj", "high_uj") if known and all(row.get(name) is not None for row in known)
+    ]
+    total = short({name: sum(row[name] for row in known) for name in names}) if known else "no energy"
+    facts = [f"{what}: {total}", *([f"{refused} refused"] if refused else []), *more]
+    return [Table.lines(", ".join(facts))]
 
 
 def _node_lines(nodes: Mapping[str, int] | None, of: str | None = None) -> list[Table]:
@@ -178,13 +207,15 @@ def _node_lines(nodes: Mapping[str, int] | None, of: str | None = None) -> list[
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """Jobs one by one, and what nodes drew meanwhile; `url` is where they come from instead of the store."""
+    """Jobs one by one, and what nodes drew meanwhile; `url` is where they come from instead of the store, `validate`
+    the command that lists what is missing."""
 
     rows: Sequence[Mapping[str, Any]]
     wanted: Wanted
     nodes: Mapping[str, int] | None = None
     url: str | None = None
     waste: bool = False
+    validate: str = "everywatt slurm validate"
 
     def to_dict(self) -> dict[str, Any]:
         beside = {"from": self.url} if self.nodes is None else {"nodes": nodes_of(self.nodes)}
@@ -201,7 +232,13 @@ class JobList:
         heads = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]
         heads[-1:-1] = ["WASTE"] if self.waste else []
         table = Table.of(*columns(*heads), rows=[cells(row, heads) for row in self.rows])
-        return [table, *_node_lines(self.nodes, self.wanted.node)]
+        node = self.wanted.node
+        what = f"{format_count(len(self.rows), 'job')} {f'on {node}' if node is not None else 'from start to end'}"
+        refused = sum(row["energy_uj"] is None for row in self.rows)
+        # Of the parts of jobs on one node it is not known whether there are others.
+        incomplete = sum(row.get("complete") is False for row in self.rows) if node is None else 0
+        more = [f"{incomplete} incomplete ({self.validate})"] if incomplete else []
+        return [table, *_listed(what, self.rows, refused, *more), *_node_lines(self.nodes, node)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +256,9 @@ class JobSums:
 
     def tables(self) -> list[Table]:
         heads = ("JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if self.waste else []))
-        return [sums_table(self.by, heads, self.rows), *_node_lines(self.nodes, self.node)]
+        what = f"all jobs {f'on {self.node}' if self.node is not None else 'from start to end'}"
+        listed = _listed(what, self.rows, sum(row["refused"] for row in self.rows))
+        return [sums_table(self.by, heads, self.rows), *listed, *_node_lines(self.nodes, self.node)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,31 +272,38 @@ class RunningJobs(ToDict):
 
     def tables(self) -> list[Table]:
         """The jobs with their power, and the sum of it."""
-        energies = (Column("ENERGY", "J"), Column("IDLE SHARE", "J"), Column("WASTE", "J"))
-        names = ("elapsed_s", "power_w", "energy_j", "idle_j", "waste_j")
         rows = [
-            [row["job_id"], row["user"], row["account"] or None, len(row["nodes"]), *(row[name] for name in names)]
+            [
+                *(row["job_id"], row["user"], row["account"] or None, len(row["nodes"]), row["elapsed_s"]),
+                *(row["power_w"], _running_amount(row, "energy_j"), _running_amount(row, "idle_j", "idle_")),
+                row["waste_j"],
+            ]
             for row in self.rows
         ]
         watts = [row["power_w"] for row in self.rows if row["power_w"] is not None]
         power = f", {format_watts(sum(watts))}" if watts else ""
         when = datetime.fromtimestamp(self.as_of_s, UTC)
         note = f"{format_count(len(rows), 'job')} running{power}; energy as of {when:%Y-%m-%dT%H:%M:%S}Z."
-        heads = ("JOB", "USER", "ACCOUNT", Column("NODES", ""), Column("TIME", "s"), Column("POWER", "W"), *energies)
+        heads = columns_of("JOB, USER, ACCOUNT, NODES [], TIME [s], POWER [W], ENERGY [J], IDLE SHARE [J], WASTE [J]")
         return [Table.of(*heads, rows=rows, notes=[note])]
 
 
 def running_row(job: JobOnNode, now_s: float) -> dict[str, Any]:
     """A job that runs on this node, as `running_in_series` gives it; power is its mean since it started."""
     seconds = (job.end_s - job.start_s) * job.coverage
-    row = declared(job, "energy_uj idle_uj waste_uj")
+    row = declared(job, "energy_uj low_uj high_uj idle_uj idle_low_uj idle_high_uj waste_uj")
     energy_j = joules(row, "energy_uj")
     return {
         **declared(job, "job_id=shown_id user account partition"),
         "nodes": [job.node],
         "elapsed_s": now_s - job.start_s,
         "power_w": None if energy_j is None or seconds <= 0 else energy_j / seconds,
-        "energy_j": energy_j,
-        "idle_j": joules(row, "idle_uj"),
-        "waste_j": joules(row, "waste_uj"),
+        **{name.replace("_uj", "_j"): joules(row, name) for name in row},
+        "coverage": job.coverage,
     }
+
+
+def _running_amount(row: Mapping[str, Any], name: str, stem: str = "") -> Cell:
+    """Joules of a job that runs, with the interval where there is one."""
+    value, low, high = row[name], row[f"{stem}low_j"], row[f"{stem}high_j"]
+    return value if value is None or low is None or high is None else format_joules(value, value - low, high - value)

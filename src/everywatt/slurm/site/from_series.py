@@ -2,11 +2,13 @@
 
 Counters of the agent begin with the job, so a job's energy is the last value less what it had at the beginning of the
 time that is asked for, and so are the ends of its interval. There is no idle share and no state in these series: they
-stay unknown. Times are as fine as the steps of the question. A requeued job is one job here.
+stay unknown. Times are as fine as the steps of the question, of short jobs as fine as `CLOSE_STEPS`. A requeued job is
+one job here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,7 +25,9 @@ HIGH: Final = 'everywatt_owner_energy_high_joules_total{kind="job"}'
 CPU: Final = 'everywatt_owner_cpu_seconds_total{kind="job"}'
 INFO: Final = "everywatt_job_info"
 STEPS: Final = 1_000
+CLOSE_STEPS: Final = 40_000  # of a period, for short jobs: 16 s of a week
 LEAST_STEP_S: Final = 15.0
+AT_ONCE: Final = 500  # jobs of one question
 LINE_STEP_S: Final = 300.0
 MOST_STEPS: Final = 10_000  # of the 11,000 points that Prometheus allows
 LOOK_BACK: Final = "5m"
@@ -61,7 +65,12 @@ def jobs_of_series(
     step_s = max((wanted.until_s - wanted.since_s) / STEPS, LEAST_STEP_S)
     joules, low_j, high_j, cpu_s = (_risen(client, metric, wanted) for metric in (ENERGY, LOW, HIGH, CPU))
     seen = _seen(client, wanted, step_s)
+    known_s = {owner: end_s - start_s for owner, (start_s, end_s) in seen.items()}
+    brief = sorted({owner for owner, *_ in joules if owner.isdecimal() and known_s.get(owner, 0.0) < 2 * step_s})
+    for first in range(0, len(brief), AT_ONCE):
+        seen |= _seen_closely(client, wanted, brief[first : first + AT_ONCE])
     about = _about(client, wanted)
+    here = {_job_label(labels) for labels, _ in query(client, INFO, wanted.until_s)}
     jobs: dict[str, _Job] = {}
     for place, value in joules.items():
         job = jobs.setdefault(place[0], _Job())
@@ -72,16 +81,20 @@ def jobs_of_series(
     for (owner, _, _), value in cpu_s.items():
         if owner in jobs:
             jobs[owner].cpu_s = (jobs[owner].cpu_s or 0.0) + value
-    rows = [_row(owner, job, seen.get(owner), about.get(owner, {}), wanted, step_s) for owner, job in jobs.items()]
+    rows = []
+    for owner, job in jobs.items():
+        start_s, end_s = seen.get(owner, (wanted.since_s, wanted.until_s))
+        runs = owner in here if owner in about else end_s > wanted.until_s - 2 * step_s
+        rows.append(_row(owner, job, start_s, end_s, runs, about.get(owner, {})))
     kept = [row for row in rows if _fits(row, wanted)]
     return sorted(kept, key=SORTS[sort])[:limit]
 
 
 def running_in_series(client: ApiClient, now_s: float) -> list[dict[str, Any]]:
     """Jobs that are here now, the most powerful first: watts of the last two minutes, joules so far, by job."""
-    watts, joules = (
+    watts, joules, low_j, high_j = (
         {owner: value for (owner, *_), value in _instant(client, f"sum by (owner) ({promql})", now_s).items()}
-        for promql in (f"rate({ENERGY}[{RATE}])", ENERGY)
+        for promql in (f"rate({ENERGY}[{RATE}])", ENERGY, LOW, HIGH)
     )
     rows: dict[str, dict[str, Any]] = {}
     for labels, _ in query(client, INFO, now_s):
@@ -90,7 +103,8 @@ def running_in_series(client: ApiClient, now_s: float) -> list[dict[str, Any]]:
         if row is None:
             row = rows[owner] = {name: labels.get(name, "") for name in ("user", "account", "partition")}
             row |= {"job_id": owner, "nodes": [], "power_w": watts.get(owner), "energy_j": joules.get(owner)}
-            row |= {"idle_j": None, "waste_j": None, "elapsed_s": None}
+            row |= {"low_j": low_j.get(owner), "high_j": high_j.get(owner)}
+            row |= dict.fromkeys(("idle_j", "idle_low_j", "idle_high_j", "waste_j", "elapsed_s", "coverage"))
         row["nodes"] = sorted({*row["nodes"], labels.get("instance", "")})
     return sorted(rows.values(), key=lambda row: -(row["power_w"] or 0.0))
 
@@ -108,15 +122,7 @@ def energy_lines(
     return found
 
 
-def _row(
-    owner: str,
-    job: _Job,
-    seen: tuple[float, float] | None,
-    about: Mapping[str, str],
-    wanted: Wanted,
-    step_s: float,
-) -> dict[str, Any]:
-    start_s, end_s = seen or (wanted.since_s, wanted.until_s)
+def _row(owner: str, job: _Job, start_s: float, end_s: float, runs: bool, about: Mapping[str, str]) -> dict[str, Any]:
     unknown = (
         *("array_job_id", "array_task_id", "het_job_id", "het_offset", "idle_uj", *IDLE_ENDS, "waste_uj"),
         *("allocated_cpu_s", "gpu_utilisation", "exit_code", "wall_uj", "slurm_energy_j", "coverage"),
@@ -129,7 +135,7 @@ def _row(
         "account": about.get("account", ""),
         "partition": about.get("partition", ""),
         "name": "",
-        "state": "RUNNING" if end_s > wanted.until_s - 2 * step_s else "UNKNOWN",
+        "state": "RUNNING" if runs else "UNKNOWN",
         "nodes": sorted(job.nodes),
         "start_s": start_s,
         "end_s": end_s,
@@ -182,6 +188,17 @@ def _seen(client: ApiClient, wanted: Wanted, step_s: float) -> dict[str, tuple[f
     for labels, values in ranged(f"max by (job, exported_job) ({INFO})"):
         found[_job_label(labels)] = values[0][0], values[-1][0]
     return found
+
+
+def _seen_closely(client: ApiClient, wanted: Wanted, owners: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """When jobs were here by the times of their samples, in steps that are too fine to ask for long ones."""
+    these = ENERGY.replace("}", f',owner=~"{"|".join(owners)}"}}')
+    length_s = _length_s(wanted)
+    times = f"timestamp({these})[{length_s}s:{math.ceil(length_s / CLOSE_STEPS)}s]"
+    first, last = (
+        _instant(client, f"{end} by (owner) ({end}_over_time({times}))", wanted.until_s) for end in ("min", "max")
+    )
+    return {owner: (at_s, last[owner, node, device]) for (owner, node, device), at_s in first.items()}
 
 
 def _job_label(labels: Mapping[str, str]) -> str:

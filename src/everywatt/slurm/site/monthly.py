@@ -17,7 +17,6 @@ from everywatt.core.format import (
     format_joules,
     format_money,
     format_percent,
-    format_quantity,
 )
 from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table, csv_text
@@ -25,7 +24,17 @@ from everywatt.core.units import J_PER_KWH
 from everywatt.footprint.carbon import Factors
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import added_up, charged, in_all
-from everywatt.slurm.site.figures import COVERED, job_of, joules, nodes_of, percent, short, shown_run, sums_table
+from everywatt.slurm.site.figures import (
+    COVERED,
+    job_of,
+    joules,
+    nodes_of,
+    percent,
+    rounded,
+    short,
+    shown_run,
+    sums_table,
+)
 from everywatt.slurm.site.store import Store, day_of, days_of
 from everywatt.slurm.site.totals import Wanted, jobs, node_sums
 
@@ -164,18 +173,18 @@ class UserMonth:
         if energy_j is None:
             return ["energy unknown"]
         shown = format_joules(energy_j, energy_j - (low_j or 0.0), (high_j or 0.0) - energy_j)
-        facts = [f"{shown} ({format_quantity(1000 * energy_j / J_PER_KWH, 'Wh')})"]
+        facts = [f"{shown} ({rounded(total, 'Wh', 1000 * energy_j / J_PER_KWH)})"]
         if total["carbon_varying_g"] is not None:
             gap = f" without {format_count(total['uncovered'], 'job')}" if total["uncovered"] else ""
-            facts.append(f"{format_quantity(total['carbon_varying_g'], 'g CO2e')}{gap} (grid intensity at the time)")
+            facts.append(f"{rounded(total, 'g CO2e', total['carbon_varying_g'])}{gap} (grid intensity at the time)")
         if total["carbon_g"] is not None:
-            facts.append(format_quantity(total["carbon_g"], "g CO2e"))
+            facts.append(rounded(total, "g CO2e", total["carbon_g"]))
         if total["cost"] is not None:
             facts.append(format_money(total["cost"], self.currency))
         if total["waste_uj"]:
             facts.append(f"{format_joules(total['waste_uj'] / UJ)} for allocated but unused hardware")
         if total["coverage"] is not None and total["coverage"] < COVERED:
-            facts.append(f"{format_percent(total['coverage'])} covered")
+            facts.append(f"coverage {format_percent(total['coverage'])}")
         if total["refused"]:
             facts.append(f"{total['refused']} without energy")
         return facts

@@ -16,7 +16,7 @@ import numpy as np
 
 from everywatt.core.format import format_count, format_percent
 from everywatt.core.jsonio import ToDict, as_data
-from everywatt.core.tables import Cell, Column, Quantity, Table
+from everywatt.core.tables import Cell, Quantity, Table, columns_of
 from everywatt.ledger.engine import UJ
 from everywatt.meters.wall import COVERED, MeterLine
 from everywatt.net.api import ApiClient
@@ -123,10 +123,9 @@ class Reconciled(ToDict):
 
     def tables(self) -> list[Table]:
         """One row for each node and day; kinds of sensor that no node has are left out."""
-        columns: tuple[str | Column, ...] = (
-            *("NODE", "DAY", Column("HOURS", ""), Column("CHIPS", "J"), Column("NODE SENSOR", "J")),
-            *(Column(name, "J") for name in ("POWER SUPPLY", "WALL", "SLURM", "ITS CHIPS")),
-            "FINDING",
+        columns = columns_of(
+            "NODE, DAY, HOURS [], CHIPS [J], NODE SENSOR [J], POWER SUPPLY [J], WALL [J], SLURM [J], ITS CHIPS [J], "
+            "FINDING"
         )
         rows = [_day_cells(day) for day in self.days]
         shown = [place for place in range(len(columns)) if place < 4 or any(row[place] is not None for row in rows)]
@@ -266,7 +265,7 @@ def _nested(figures: Mapping[str, Figure]) -> Iterator[Finding]:
 def _slurm_finding(slurm: Figure, ours: Figure) -> list[Finding]:
     ratio, low, high = _ratio(ours, slurm)
     if low > 1:
-        text = f"Slurm counted {1 / ratio:.2f} of what the chips of the same jobs drew"
+        text = f"Slurm counted {format_percent(1 / ratio)} of what the chips of the same jobs drew"
         return [Finding(ALERT, CHIPS, SLURM, ratio, low, high, text)]
     if high < 1:
         text = f"Slurm counted {1 / ratio:.2f} times the chips of the same jobs: another scope, such as the whole node"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from everywatt.core.errors import UsageError
-from everywatt.core.files import replacing
+from everywatt.core.files import replacing, usable
 
 if TYPE_CHECKING:
     from everywatt.slurm.schema import JobOnNode
@@ -155,12 +155,9 @@ def read_key(path: Path) -> Pseudonyms:
 
 
 def _checked(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read(4096).strip()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    with usable(path, "read"), path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        text = file.read(4096).strip()
     if not stat.S_ISREG(mode) or mode & 0o077:
         raise UsageError(f"{path} can be read by others, who could undo the pseudonyms.", cure=f"chmod 600 {path}")
     try:

@@ -20,7 +20,7 @@ from everywatt.api.run import Run, load
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_count
-from everywatt.core.tables import Column, Table
+from everywatt.core.tables import Table, columns_of
 from everywatt.energy.sources import sources
 from everywatt.ledger.engine import UJ
 from everywatt.meters.archive import read_archive
@@ -81,15 +81,14 @@ class JoinedWall:
 
     def tables(self) -> list[Table]:
         """Nodes with their chips, wall and jobs."""
-        energies = (Column("CHIPS", "J"), Column("WALL", "J"), Column("UNEXPLAINED", "%"))
-        jobs = (Column("JOBS", ""), Column("WALL OF JOBS", "J"), "")
+        heads = columns_of("NODE, HOURS [], CHIPS [J], WALL [J], UNEXPLAINED [%], JOBS [], WALL OF JOBS [J], ")
         rows = [
             [one.node, one.hours, one.chips_j, one.wall_j, one.unexplained, one.jobs, one.jobs_j, one.why]
             for one in self.nodes
         ]
         count = format_count(len(self.changed), "record")
         note = f"{count} {'would get' if self.dry else 'got'} their energy at the wall; {RULE}."
-        return [Table.of("NODE", Column("HOURS", ""), *energies, *jobs, rows=rows, notes=[note])]
+        return [Table.of(*heads, rows=rows, notes=[note])]
 
 
 def join_wall(
@@ -201,16 +200,20 @@ class NodeMeters:
         if self.map_file is None:
             raise UsageError("No map of plugs to nodes was given.", cure="--map map.toml")
         table = load_map(self.map_file)
-        start_ns, end_ns = round((bounds_s[0] - MARGIN_S) * NS), round((bounds_s[1] + 3600) * NS)
+        inner = round(bounds_s[0] * NS), round((bounds_s[1] + 3600) * NS)
+        outer = round((bounds_s[0] - MARGIN_S) * NS), inner[1]
+        sample = next(self._blocks(outer), None)
         found: dict[str, Wall] = {}
+        if sample is None:
+            return found
         for node in table.nodes:
-            feeds = table.feeds_of(node, self.meter or "", round(bounds_s[0] * NS), end_ns)
-            line = meter_line(self._blocks((start_ns, end_ns), [feed.plug for feed in feeds]))
+            plugs = table.plugs_of(node, self.meter, *inner, sample)
+            line = meter_line(self._blocks(table.own_time(node, inner, outer), plugs))
             if line is not None:
                 found[node] = line
         return found
 
-    def _blocks(self, between: tuple[int, int], plugs: Sequence[int]) -> Iterator[Block]:
+    def _blocks(self, between: tuple[int, int], plugs: Sequence[int] | None = None) -> Iterator[Block]:
         if self.archive is not None:
             yield from read_archive(self.archive, self.meter, *between, plugs)
         for file in self.files:

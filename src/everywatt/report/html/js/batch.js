@@ -3,11 +3,11 @@
 
 // Utilisation in equal steps of time: one row a GPU, the fuller the busier; a step without a reading stays empty.
 everywatt.heatMap = function (heat) {
-  const { element, svg } = everywatt;
+  const { element, svg, seconds } = everywatt, span = heat.to_s - heat.from_s;
   const row = (one) => {
     const cells = one.cells.map((value, i) => value === null ? null : svg("rect",
       { x: i, y: 0, width: 1.02, height: 1, class: "heat", "fill-opacity": (0.06 + 0.94 * value / 100).toFixed(3) },
-      svg("title", {}, everywatt.number(i * heat.seconds / one.cells.length, "s") + ": " + everywatt.number(value, "%"))));
+      svg("title", {}, seconds(heat.from_s + i * span / one.cells.length, span) + ": " + everywatt.number(value, "%"))));
     const known = one.cells.filter((value) => value !== null);
     const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
     return element("div.heat-row", {}, element("span.name", {}, one.device),
@@ -15,7 +15,7 @@ everywatt.heatMap = function (heat) {
       element("span.value", {}, everywatt.percent(mean / 100)));
   };
   return element("div.heat-map", { role: "group", "aria-label": "Utilisation of each GPU over time" }, heat.rows.map(row),
-    element("p.about", {}, "from 0 to " + everywatt.number(heat.seconds, "s") + "; mean utilisation in each of " + heat.rows[0].cells.length + " steps"),
+    element("p.about", {}, seconds(heat.from_s, span) + " to " + seconds(heat.to_s, span) + "; mean utilisation in each of " + heat.rows[0].cells.length + " steps"),
     element("details", {}, element("summary", {}, "Table of utilisation over time"), everywatt.heatTable(heat)));
 };
 
@@ -26,7 +26,7 @@ everywatt.heatTable = function (heat) {
     const known = cells.slice(Math.floor(i * cells.length / steps), Math.floor((i + 1) * cells.length / steps)).filter((value) => value !== null);
     return known.length ? everywatt.number(known.reduce((sum, value) => sum + value, 0) / known.length) : "–";
   };
-  const until = Array.from({ length: steps }, (_, i) => everywatt.number((i + 1) * heat.seconds / steps, "s"));
+  const until = Array.from({ length: steps }, (_, i) => everywatt.seconds(heat.from_s + (i + 1) * (heat.to_s - heat.from_s) / steps, heat.to_s - heat.from_s));
   const heads = ["until", ...heat.rows.map((one) => one.device + " (%)")];
   return everywatt.table("Mean utilisation over time", heads, until.map((at, i) => [at, ...heat.rows.map((one) => mean(one.cells, i))]), heads.map((_, i) => i));
 };
@@ -44,7 +44,7 @@ everywatt.batchSection = function (batch, page) {
   const causes = batch.causes.map(([cause, ...rest]) => [element("button.link", { type: "button", title: "Search for these items", onclick: () => cockpit.search(cause) }, cause), ...rest]);
   return everywatt.section("batch", "Batch", batch.headline,
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
-    element("p.about", {}, "Energy of an item: what it used of the card and the item's share of the processors, idle power included; of a device: that of the items that ran there."),
+    element("p.about", {}, "Energy of an item: what all its attempts used of the card and the item's share of the processors, idle power included; of a device: that of the items that ran there. Time of an item: that of its last attempt."),
     ...(causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], causes, [1])] : []),
     cockpit.show(),
     ...(batch.stragglers.length ? [element("h3", {}, "Stragglers"), table("Stragglers", batch.item_heads, batch.stragglers, [2, 4, 5])] : []),

@@ -135,7 +135,8 @@ everywatt.Chart = class {
     return everywatt.dashes[(before + Math.floor(place / everywatt.palettes.light.length)) % everywatt.dashes.length];
   }
 
-  width() { return Math.max(260, Math.floor(this.box.clientWidth)); }
+  // On paper that of A4 within its margins, in pixels of CSS: a browser lays a page out for paper without saying so.
+  width() { return Math.min(Math.max(260, Math.floor(this.box.clientWidth)), matchMedia("print").matches ? 680 : Infinity); }
 
   most() { return Math.max(120, Math.floor(this.width() * 1.5 / Math.max(1, this.visible().length / 4))); }
 
@@ -276,15 +277,15 @@ everywatt.Chart = class {
     this.timeLabel.style.right = right ? u.over.clientWidth - left + 6 + "px" : "";
   }
 
-  // Spans without any inside them lie behind the curve, unless many are too thin: grey would come of it, and of the rest
-  // it would look as if nothing ran between them.
+  // Spans without any inside them lie behind the curve, unless they have more names than there are colours, or many are
+  // too thin: grey would come of it, and of the rest it would look as if nothing ran between them.
   drawBands(u, theme) {
     if (!this.bands) return;
     const { ctx, bbox } = u, deepest = this.deepest();
     const drawn = this.bands.bands.filter(([, start, end, depth]) => depth === deepest && end >= this.view.a && start <= this.view.b)
       .map(([name, start, end]) => [name, u.valToPos(start, "x", true), u.valToPos(end, "x", true)]);
     const wide = drawn.filter(([, x, x2]) => x2 - x >= 3);
-    if (wide.length < 0.9 * drawn.length) return;
+    if (wide.length < 0.9 * drawn.length || new Set(wide.map(([name]) => name)).size > theme.palette.length) return;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);

@@ -14,8 +14,9 @@ everywatt.Cockpit = class {
     this.table = element("div");
     this.detail = element("div.item-detail", { "aria-live": "polite" });
     this.count = element("p.about", { role: "status" });
-    this.input = element("input", { type: "search", "aria-label": "Search items", placeholder: "Search items: name, status, device, reason", oninput: () => this.search(this.input.value, false) });
+    this.input = element("input", { type: "search", "aria-label": "Search items", placeholder: "Name, status, device, reason", oninput: () => this.search(this.input.value, false) });
     this.drawTable();
+    this.page.coloured.push(() => this.drawTable()); // drawn again when that changes, as colours are
     this.drawDetail();
     return element("div.cockpit", {}, element("h3", {}, "Lanes over time"), this.page.themed(() => this.lanes()), this.page.themed(() => this.sizes()), element("h3", {}, "Items"),
       element("div.toolbar-row", {}, this.input, this.count), this.table, this.detail);
@@ -89,8 +90,10 @@ everywatt.Cockpit = class {
     const columns = [["id", "Item"], ["status", "Status"], ["attempts", "Attempts", true], ["device", "Device"], ...(sized ? [["size", "Size", true]] : []), ["seconds", "Time", true], ["joules", "Energy", true], ["memory", "Memory", true], ["why", "Reason"]];
     const cells = (item) => ({ id: item.id, status: item.status, attempts: String(item.attempts.length), device: item.device || "–", size: item.size === null ? "–" : number(item.size), seconds: item.time || "–",
       joules: item.energy || "–", memory: item.memory_bytes === null ? "–" : number(item.memory_bytes / 2 ** 20, "MiB"), why: item.why });
+    const mark = (key) => key === this.sort ? (this.down ? " ▾" : " ▴") : "";
+    // On paper without buttons: a browser does not repeat a head that has some on the next sheet.
     const head = ([key, label, right]) => element("th" + (right ? ".number" : ""), { scope: "col", "aria-sort": key !== this.sort ? null : this.down ? "descending" : "ascending" },
-      element("button.sort", { type: "button", onclick: () => { this.down = key === this.sort ? !this.down : false; this.sort = key; this.drawTable(); } }, label, key === this.sort ? (this.down ? " ▾" : " ▴") : ""));
+      matchMedia("print").matches ? label + mark(key) : element("button.sort", { type: "button", onclick: () => { this.down = key === this.sort ? !this.down : false; this.sort = key; this.drawTable(); } }, label, mark(key)));
     const row = (item) => {
       const words = cells(item);
       return element("tr" + (item.id === this.chosen ? ".chosen" : ""), {}, columns.map(([key, , right], i) => i ? element("td" + (right ? ".number" : ""), {}, words[key])

@@ -116,8 +116,8 @@ everywatt.Page = class {
     const carbon = run.carbon ? run.carbon.rows.filter((row) => row.name !== "energy") : [];
     for (const row of carbon) figures.append(element("div", {}, element("dt", {}, row.label), element("dd", {}, everywatt.withSpread(row.shown), element("span.about", {}, "apart from joules; see below"))));
     const parts = run.devices.filter((device) => device.in_total && device.share !== null)
-      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, place: this.colourOf(device), colour: this.colour(this.colourOf(device)) }));
-    const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour, part.place >= everywatt.palettes.light.length), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
+      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: this.colour(this.colourOf(device)), dashed: this.colourOf(device) >= everywatt.palettes.light.length }));
+    const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour, part.dashed), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
     const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
     return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
       element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? "Energy of " + run.name : run.llm ? "Energy of the whole machine" : "Energy"),
@@ -238,13 +238,14 @@ everywatt.Page = class {
     const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
     const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " between its parts" : "";
     const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.rounded(joules, "J", run.energy));
+    const mean = (shown) => element("span", {}, "mean " + shown);
     const means = counted.map((line) => line.meanOf(a, b)).filter((mean) => mean !== null);
     const unread = counted.filter((line) => line.meanOf(a, b) === null).map((line) => line.about.label);
-    if (known && run.mean_shown) words.push("mean " + run.mean_shown, figure);
-    else if (means.length) words.push("mean " + everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy), figure, ...(unread.length ? ["without " + unread.join(", ") + ", which was not read here"] : []));
+    if (known && run.mean_shown) words.push(mean(run.mean_shown), figure);
+    else if (means.length) words.push(mean(everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy)), figure, ...(unread.length ? ["without " + unread.join(", ") + ", which was not read here"] : []));
     else if (counted.length) words.push("nothing was read");
     if (means.length && !known) this.exactly(run, a, b, figure);
-    const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
+    const command = "everywatt show " + run.argument + " --between " + a.toFixed(6) + " " + b.toFixed(6);
     this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
     const exact = this.made.every((chart) => chart.exact());
     const whole = this.made.every((chart) => chart.lines.every((line) => line.exact));
@@ -281,6 +282,7 @@ everywatt.Page = class {
       name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: this.colour(places[i]),
     })));
     return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", this.themed(make),
+      found.remark ? element("p.warnings", { role: "note" }, found.remark + ".") : null,
       everywatt.pairs([["Chips' clock − meter's", found.clock], ["Overhead", found.overhead || "not fitted: too little time, or the chips' power hardly varied"]]));
   }
 
@@ -322,20 +324,19 @@ everywatt.Page = class {
 
   quality(run) {
     const { element, section, table } = everywatt, quality = run.quality;
-    const every = (seconds) => seconds === null || seconds === undefined ? "–" : everywatt.number(seconds * 1000, "ms");
-    const facts = [quality.gap_count ? quality.gap_count + (quality.gap_count === 1 ? " gap, " : " gaps, ") + everywatt.number(quality.gap_s, "s") + " in total" : everywatt.partly(run.energy) || (run.devices.some((device) => device.power.samples) ? "no gaps" : "nothing was read during the run")].concat(quality.sealed ? [] : ["the tape was not sealed"], quality.meter ? [quality.meter] : []);
+    const facts = [quality.gap_count ? quality.gap_count + (quality.gap_count === 1 ? " gap, " : " gaps, ") + everywatt.number(quality.gap_s, "s") + " added up over the sensors" : everywatt.partly(run.energy) || (run.devices.some((device) => device.power.samples) ? "no gaps" : "no power was read during the run")].concat(quality.sealed ? [] : ["the tape was not sealed"], quality.meter ? [quality.meter + " over the whole recording"] : []);
     const titled = (title, heads, rows, right) => rows.length ? [element("h3", {}, title), table(title, heads, rows, right)] : [];
     return section("quality", "Quality", facts.join(" · "),
       ...titled("Devices", ["Device", "Sensor", "Energy", "Mean", "Min", "Median", "Max", "Ticks", "In the total"],
         run.devices.map((device) => [device.name + (device.label ? " · " + device.label : ""), device.sensor, device.energy.shown, ...device.power_shown, everywatt.number(device.power.samples), device.in_total ? "yes" : "no"]), [2, 3, 4, 5, 6, 7]),
-      ...titled("Rates", ["Group", "Requested", "Achieved", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
+      ...titled("Rates", ["Group", "Requested", "Achieved", "Rows"], quality.rates.map((rate) => [rate.name, rate.requested_shown, rate.achieved_shown, everywatt.number(rate.rows)]), [1, 2, 3]),
       run.causes.length ? element("details", {}, element("summary", {}, "Where the interval comes from"), table("Error budget", ["Source", "± J", "± %", "Meaning", "How to narrow it"], run.causes.map((cause) => [cause.source, everywatt.number(cause.half_width_j), cause.percent === null ? "–" : cause.percent.toFixed(2), cause.meaning, cause.cure]), [1, 2])) : null,
       quality.gaps.length ? element("details", {}, element("summary", {}, "Table of gaps"), table("Gaps", ["Group", "Kind", "Start", "Length"], quality.gaps.map((gap) => [gap.group, gap.kind, everywatt.seconds(gap.start_s, 1), everywatt.number(gap.duration_s, "s")]), [2, 3])) : null);
   }
 
   carbon(run) {
     const { element, section, table } = everywatt;
-    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not configured. They depend on factors that no sensor measures: everywatt report " + run.name + " --country FR --pue 1.2 --price 0.25"));
+    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not configured. They depend on factors that no sensor measures: everywatt report " + run.argument + " --country FR --pue 1.2 --price 0.25"));
     const rows = run.carbon.rows.map((row) => [[row.label, element("span.about", {}, row.how)], row.shown]);
     return section("carbon", "Carbon and cost", "Computed from configured factors, separate from joules. The interval is that of the energy; factors are taken as exact.",
       table("Carbon and cost", ["", "Amount"], rows, [1]),
@@ -365,20 +366,19 @@ everywatt.Page = class {
       this.overlayBox);
   }
 
-  // The power of every run, from its own start.
+  // The power of every run, from its own start. Devices that were not recorded over the same time have no sum.
   async overlay() {
-    const pick = (run) => {
-      const power = run.charts.find((chart) => chart.id === "power");
-      return power ? power.lines.find((line) => line.label === "total") || power.lines.find((line) => line.in_total) : null;
-    };
-    const abouts = this.report.runs.map((run) => ({ run, line: pick(run) })).filter((one) => one.line)
-      .map(({ run, line }) => ({ ...line, label: run.name, shown: true, in_total: false, origin_s: run.run_s[0] }));
-    if (!abouts.length) return;
-    const spans = this.report.runs.map(({ run_s: [start, end], extent_s: [first, last] }) => [first - start, end - start, last - start]);
+    const parts = (run) => run.charts.filter((chart) => chart.id === "power").flatMap((chart) => chart.lines.filter((line) => line.in_total || line.label === "total"));
+    const pick = (lines) => lines.find((line) => line.label === "total") || (lines.length === 1 ? lines[0] : null);
+    const drawn = this.report.runs.filter((run) => pick(parts(run))), apart = this.report.runs.filter((run) => parts(run).length && !pick(parts(run)));
+    if (apart.length) this.overlayBox.append(everywatt.element("p.about", {}, "Not drawn, because the devices were not recorded over the same time: " + apart.map((run) => run.name).join(", ")));
+    if (!drawn.length) return;
+    const abouts = drawn.map((run) => ({ ...pick(parts(run)), label: run.name, shown: true, in_total: false, origin_s: run.run_s[0] }));
+    const spans = drawn.map(({ run_s: [start, end], extent_s: [first, last] }) => [first - start, end - start, last - start]);
     const view = new everywatt.Window(Math.min(...spans.map(([first]) => first)), Math.max(...spans.map(([, , last]) => last)), [0, Math.max(...spans.map(([, end]) => end))]);
     const lines = await Promise.all(abouts.map((about) => everywatt.Line.of(about)));
     const about = { id: "power", title: "Power of each run, from its start", table: "power", unit: "W", lines: abouts };
-    const chart = this.chart(about, lines, view, (line) => abouts.indexOf(line), { keys: ". Arrow keys move and zoom.", name: "overlay" });
+    const chart = this.chart(about, lines, view, (line) => this.report.runs.indexOf(drawn[abouts.indexOf(line)]), { keys: ". Arrow keys move and zoom.", name: "overlay" });
     chart.kept = true;
     this.overlayBox.append(chart.frame);
     chart.draw();

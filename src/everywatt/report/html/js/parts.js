@@ -14,12 +14,13 @@ everywatt.element = function (kind, attributes, ...children) {
   return node;
 };
 
+// A head that is empty on the screen has a name for screen readers.
 everywatt.table = function (caption, heads, rows, right) {
   const { element } = everywatt;
   const cell = (tag, text, i, more) => element(tag + (right && right.includes(i) ? ".number" : ""), more, text);
-  return element("div.scroll", { tabindex: "0", role: "region", "aria-label": caption },
+  return element("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table: " + caption },
     element("table", {}, element("caption.hidden", {}, caption),
-      element("thead", {}, element("tr", {}, heads.map((head, i) => cell("th", head, i, { scope: "col" })))),
+      element("thead", {}, element("tr", {}, heads.map((head, i) => cell("th", head || element("span.hidden", {}, i ? "Remark" : "Name"), i, { scope: "col" })))),
       element("tbody", {}, rows.map((row) => element("tr", {},
         row.map((text, i) => i === 0 ? cell("th", text, i, { scope: "row" }) : cell("td", text, i)))))));
 };
@@ -69,6 +70,7 @@ everywatt.bars = function (label, rows) {
     const share = (x) => Math.min(100, Math.max(0, 100 * (x || 0) / most));
     bar.style.width = share(row.value) + "%";
     bar.style.background = row.colour;
+    bar.hidden = row.value === null;
     if (row.low !== null && row.low !== undefined && row.value !== null) {
       whisker.style.left = share(row.low) + "%";
       whisker.classList.toggle("open", row.low < 0); // it goes on below zero, where there is no track
@@ -91,14 +93,16 @@ everywatt.whole = function (rows) {
   return element("div.whole", { "aria-hidden": "true" }, rows.map((row) => {
     const part = element("span", { title: row.name + ": " + row.shown });
     part.style.flexGrow = String(Math.max(row.share || 0, 0.002));
-    part.style.background = row.colour;
+    part.style.background = everywatt.paint(row.colour, row.dashed);
     return part;
   }));
 };
 
+everywatt.paint = (colour, dashed) => dashed ? `repeating-linear-gradient(90deg, ${colour} 0 4px, transparent 4px 7px)` : colour;
+
 everywatt.swatch = function (colour, dashed = false) {
   const node = everywatt.element("span.swatch", { "aria-hidden": "true" });
-  node.style.background = dashed ? `repeating-linear-gradient(90deg, ${colour} 0 4px, transparent 4px 7px)` : colour;
+  node.style.background = everywatt.paint(colour, dashed);
   return node;
 };
 

@@ -44,20 +44,22 @@ everywatt.scatter = function (label, points, { xLabel, yLabel, joined = false, n
     return made;
   };
   // A name is right of its dot, or left where it would meet the edge or the name of the next dot to the right.
-  const wordy = (p) => 7 * String(p.label).length + size + 8, meets = (p) => points.some((o) => o.label && o !== p && px(o.x) > px(p.x) && px(o.x) < px(p.x) + wordy(p) && Math.abs(py(o.y) - py(p.y)) < 16);
+  // There is room for the larger letters of a small screen.
+  const [letter, line, gap] = W > 500 ? [12, 26, 7] : [7, 16, 4];
+  const wordy = (p) => letter * String(p.label).length + size + gap + 4, meets = (p) => points.some((o) => o.label && o !== p && px(o.x) > px(p.x) && px(o.x) < px(p.x) + wordy(p) && Math.abs(py(o.y) - py(p.y)) < line);
   const side = (p) => px(p.x) + wordy(p) > W || (meets(p) && px(p.x) - wordy(p) > left) ? -1 : 1;
   const dots = points.map((p, i) => {
-    const colour = colourOf(i), whisker = (a, b) => svg("line", { x1: a[0], y1: a[1], x2: b[0], y2: b[1], stroke: colour, "stroke-width": 1.5 });
+    const colour = colourOf(i), whisker = (a, b) => svg("line", { x1: a[0], y1: a[1], x2: b[0], y2: b[1], stroke: colour, "stroke-width": 1.5, class: "interval" });
     return [
       p.yLow !== undefined && p.yLow !== null && p.yHigh !== null ? whisker([px(p.x), py(p.yLow)], [px(p.x), py(p.yHigh)]) : null,
       p.xLow !== undefined && p.xLow !== null && p.xHigh !== null ? whisker([px(p.xLow), py(p.y)], [px(p.xHigh), py(p.y)]) : null,
       mark(p, i),
-      p.label ? text(px(p.x) + side(p) * (size + 4), py(p.y) + 4, p.label, { fill: theme.strong, "text-anchor": side(p) > 0 ? "start" : "end", class: "label" }) : null,
+      p.label ? text(px(p.x) + side(p) * (size + gap), py(p.y) + (p.xLow === undefined ? 4 : -6), p.label, { fill: theme.strong, "text-anchor": side(p) > 0 ? "start" : "end", class: "label" }) : null,
     ];
   });
-  const line = joined && points.length > 1 ? svg("polyline", { points: points.map((p) => px(p.x) + "," + py(p.y)).join(" "), fill: "none", stroke: theme.palette[0], "stroke-width": 1.5 }) : null;
+  const path = joined && points.length > 1 ? svg("polyline", { points: points.map((p) => px(p.x) + "," + py(p.y)).join(" "), fill: "none", stroke: theme.palette[0], "stroke-width": 1.5 }) : null;
   return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
-    svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label, class: W > 500 ? "wide" : "" }, grid, line, dots,
+    svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label, class: W > 500 ? "wide" : "" }, grid, path, dots,
       text((left + W - right) / 2, H - 8, xLabel + x.log, { "text-anchor": "middle" }), text(14, (top + H - bottom) / 2, yLabel + y.log, { "text-anchor": "middle", transform: `rotate(-90 14 ${(top + H - bottom) / 2})` })),
     named ? element("ul.key", {}, points.map((p, i) => element("li", {}, everywatt.swatch(colourOf(i)), p.name))) : null,
     table ? everywatt.plotTable(label, [...(named ? [""] : []), xLabel, yLabel], points.map((p) => [...(named ? [p.name] : []), everywatt.number(p.x), everywatt.number(p.y) + (p.yLow === undefined || p.yLow === null || p.yHigh === null ? "" : " (" + everywatt.number(p.yLow) + " … " + everywatt.number(p.yHigh) + ")")])) : null);

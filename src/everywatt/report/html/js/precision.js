@@ -24,7 +24,7 @@ everywatt.PrecisionPage = class extends everywatt.TrialsPage {
     if (!known.length) return null;
     const right = metric === "accuracy", title = (right ? "Accuracy" : "Perplexity") + " against energy";
     const scale = right ? 100 : 1;
-    const dots = () => known.map((one) => ({ x: one.energy.value, y: scale * one.score.value, yLow: scale * one.score.low, yHigh: scale * one.score.high, colour: this.colour(one.chosen ? 0 : 7), label: one.label }));
+    const dots = () => known.map((one) => ({ x: one.energy.value, xLow: one.energy.low, xHigh: one.energy.high, y: scale * one.score.value, yLow: scale * one.score.low, yHigh: scale * one.score.high, colour: this.colour(one.chosen ? one.place : 7), label: one.label }));
     return section("worth", title, "Coloured: no other precision is both cheaper and " + (right ? "more accurate" : "lower in perplexity") + ". Whiskers are 95 % intervals. The figures are in the tables above.",
       this.plot("worth", title + " per sample, for each precision", { xLabel: "energy, J", yLabel: right ? "accuracy, %" : "perplexity" }, dots));
   }

@@ -4,7 +4,9 @@
 // A ratio on a line, with its interval and where 1 is: [{name, about, value, low, high, shown, colour}].
 everywatt.ratios = function (label, rows) {
   const { element } = everywatt;
-  const ends = rows.flatMap((row) => [row.low ?? row.value, row.high ?? row.value]).concat(1);
+  // An interval that reaches far beyond all values hardly says anything, and would leave no room for the others.
+  const far = 3 * Math.max(1, ...rows.map((row) => row.value)), open = (row) => row.high === null || row.high > far;
+  const ends = rows.flatMap((row) => [row.low ?? row.value, Math.min(row.high ?? row.value, far)]).concat(1);
   const spread = Math.max(...ends) - Math.min(...ends) || 0.02;
   const from = Math.min(...ends) - 0.08 * spread, wide = 1.16 * spread, place = (x) => 100 * (x - from) / wide + "%";
   return element("ul.bars.ratios", { "aria-label": label }, rows.map((row) => {
@@ -14,7 +16,7 @@ everywatt.ratios = function (label, rows) {
     point.style.background = row.colour;
     if (row.low !== null) { // without an end it reaches the end of the track
       whisker.style.left = place(row.low);
-      if (row.high === null) whisker.style.right = "0";
+      if (open(row)) whisker.style.right = "0";
       else whisker.style.width = 100 * (row.high - row.low) / wide + "%";
     } else whisker.hidden = true;
     return element("li", {},
@@ -52,13 +54,15 @@ everywatt.TrialsPage = class extends everywatt.Page {
   }
 
   table() {
-    const { bars, section, table } = everywatt, { candidates, headers, rows, numbers } = this.report;
-    const known = candidates.filter((one) => one.energy !== null);
-    const make = () => bars("Mean energy per trial", known.map((one) => ({
-      name: one.label, about: one.command, value: one.energy.value, low: one.energy.low, high: one.energy.high, shown: one.energy.shown, colour: this.colour(one.place),
-    })));
+    const { bars, element, section, table } = everywatt, { candidates, headers, rows, numbers } = this.report;
+    const of = (title, key) => {
+      const known = candidates.filter((one) => one[key]);
+      return known.length ? this.themed(() => bars(title, known.map((one) => ({ ...one[key], name: one.label, about: one.command, colour: this.colour(one.place) })))) : null;
+    };
+    const cpu = of("Mean CPU time per trial", "cpu_time"), energy = of("Mean energy per trial", "energy");
+    const heads = cpu ? ["CPU time", "Energy, modelled from it"].map((words) => element("h3", {}, words)) : [null, null];
     return section("figures", "Figures", "Means over trials. Whiskers and ± of energy are 95 % intervals; ± of time is the standard deviation.",
-      known.length ? this.themed(make) : null, table("Figures", headers, rows, numbers));
+      heads[0], cpu, heads[1], energy, table("Figures", headers, rows, numbers));
   }
 
   // Energy against time, where settings were swept.
@@ -67,7 +71,7 @@ everywatt.TrialsPage = class extends everywatt.Page {
     const known = candidates.filter((one) => one.energy !== null);
     if (kind !== "sweep" || !known.length) return null;
     const plot = this.plot("settings", "Energy against time of each setting", { xLabel: "time, s", yLabel: "energy, J" },
-      () => known.map((one) => ({ x: one.seconds, y: one.energy.value, yLow: one.energy.low, yHigh: one.energy.high, colour: this.colour(one.chosen ? 0 : 7), label: one.label })));
+      () => known.map((one) => ({ x: one.seconds, y: one.energy.value, yLow: one.energy.low, yHigh: one.energy.high, colour: this.colour(one.chosen ? one.place : 7), label: one.label })));
     return section("settings", "Energy against time", "Coloured: no other setting is both cheaper and faster. The figures are in the table above.", plot);
   }
 
