@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import socket
 import time
 
+import pytest
 from fake_clock import FakeClock
 
 from everywatt.core.clocks import NS, SystemClock, take_anchor
@@ -51,3 +55,24 @@ def test_the_real_clocks_agree_with_the_kernel():
     deadline = clock.monotonic_ns() + 2_000_000
     clock.sleep_until(deadline)
     assert clock.monotonic_ns() >= deadline
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="select() ends at 1,024 open files")
+def test_many_open_files():
+    """A recorder in a program with thousands of open files hears its clients all the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    mine, other = socket.socketpair()
+    try:
+        clock = SystemClock()
+        assert mine.fileno() > 1024
+        assert clock.select([mine], [], (), 0)[:2] == ([], [])
+        other.send(b"x")
+        assert clock.select([mine.fileno(), other], [other], (), None)[:2] == ([mine.fileno()], [other])
+    finally:
+        for fd in files:
+            os.close(fd)
+        mine.close()
+        other.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
