@@ -11,7 +11,6 @@ databases keep what was committed) and stopped for a while, as by SIGSTOP.
 from __future__ import annotations
 
 import random
-import select as system_select
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -163,11 +162,11 @@ class VirtualTime:
         self, readers: Iterable[Any], writers: Iterable[Any], exceptional: Iterable[Any], timeout_s: float | None, /
     ) -> tuple[list[Any], list[Any], list[Any]]:
         readers, writers = list(readers), list(writers)
-        found = system_select.select(readers, writers, (), 0)
+        found = system_select(readers, writers, (), 0)
         if found[0] or found[1] or (timeout_s is not None and timeout_s <= 0):
             return found
         self.wait(lambda: _any_ready(readers, writers), timeout_s)
-        return system_select.select(readers, writers, (), 0)
+        return system_select(readers, writers, (), 0)
 
     def poll(self, fd: int, *, write: bool, timeout_s: float) -> bool:
         return any(self.select((fd,), (fd,) if write else (), (), timeout_s))
@@ -298,8 +297,11 @@ class VirtualTime:
                     self.sleep(0)
 
 
+system_select = SystemClock.select  # before `everywhere` replaces it
+
+
 def _any_ready(readers: list[Any], writers: list[Any]) -> bool:
     try:
-        return any(system_select.select(readers, writers, (), 0))
+        return any(system_select(readers, writers, (), 0))
     except (OSError, ValueError):
         return True  # one was closed: its owner finds out

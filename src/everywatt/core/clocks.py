@@ -7,7 +7,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final, Protocol
 
 from everywatt.core.lazy_dataclass import dataclass
@@ -49,7 +49,7 @@ class Clock(Protocol):
     def select(
         self, readers: Iterable[Any], writers: Iterable[Any], exceptional: Iterable[Any], timeout_s: float | None, /
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As `select.select`."""
+        """As `select.select`, with any number of open files."""
         ...
 
     def poll(self, fd: int, *, write: bool, timeout_s: float) -> bool:
@@ -70,7 +70,6 @@ class SystemClock:
 
     monotonic_ns = staticmethod(time.monotonic_ns)
     utc_ns = staticmethod(time.time_ns)
-    select = staticmethod(select.select)
     event = staticmethod(threading.Event)
 
     def boottime_ns(self) -> int:
@@ -83,6 +82,25 @@ class SystemClock:
         if left_ns > 0:
             time.sleep(left_ns / NS)
 
+    @staticmethod
+    def select(
+        readers: Iterable[Any], writers: Iterable[Any], exceptional: Iterable[Any], timeout_s: float | None, /
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        try:
+            return select.select(readers, writers, exceptional, timeout_s)
+        except ValueError:  # more than 1,024 open files: poll() takes any, but ends on whole milliseconds only
+            asked = ((select.POLLIN, readers), (select.POLLOUT, writers), (select.POLLPRI, exceptional))
+            wanted = [[(item, _number(item), mask) for item in items] for mask, items in asked]
+            poll = select.poll()
+            for _, fd, _ in chain(*wanted):
+                poll.register(fd, sum(mask for _, other, mask in chain(*wanted) if other == fd))
+            came = dict(poll.poll(None if timeout_s is None else timeout_s * 1000))
+            ended = select.POLLERR | select.POLLHUP
+            first, second, third = (
+                [item for item, fd, mask in items if came.get(fd, 0) & (mask | ended)] for items in wanted
+            )
+            return first, second, third
+
     def poll(self, fd: int, *, write: bool, timeout_s: float) -> bool:
         poll = select.poll()  # select() fails in programs with more than 1,024 files open
         poll.register(fd, select.POLLIN | (select.POLLOUT if write else 0))
@@ -92,6 +110,10 @@ class SystemClock:
         thread = threading.Thread(target=function, name=name, daemon=True)
         thread.start()
         return thread
+
+
+def _number(item: Any) -> int:
+    return item if isinstance(item, int) else int(item.fileno())
 
 
 @dataclass(frozen=True, slots=True)
