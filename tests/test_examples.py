@@ -14,7 +14,7 @@ PLAIN = ["plain.py", "command.sh"]
 ML = ["torch_mlp.py", "keras_fit.py", "trainer.py", "lightning_fit.py", "mlflow_run.py", "chunked_inference.py"]
 UNITS = {"mJ": 1e-3, "J": 1.0, "kJ": 1e3}
 FIGURE = re.compile(
-    r"^(?P<label>.+): (?P<joules>[\d.]+) (?P<unit>m?J|kJ) ± [\d.]+ \(95 %\) · gpu · counter", re.MULTILINE
+    r"^(?P<label>.+): (?:≈ )?(?P<joules>[\d.]+) (?P<unit>m?J|kJ) .*95 %\) · gpu · counter", re.MULTILINE
 )
 
 
