@@ -47,7 +47,6 @@ def test_a_device_that_is_always_busy_may_show_one_level_to_a_sensor_that_looks_
     assert partly.energy(3.0, 8.0).half_width_j[0] == pytest.approx(0.25 * 250 * 5, rel=0.01)
 
 
-@pytest.mark.xfail(reason="half of the mean is allowed for, and no more", strict=True)
 def test_what_a_sensor_does_not_see_without_utilisation_is_anywhere_up_to_the_limit():
     t = np.arange(0.1, 20, 0.1)
     partly = GaugeCurve(t, np.full(len(t), 250.0), period_s=0.1, window_s=0.025, limit_w=400.0)

@@ -182,6 +182,7 @@ class Ticks:
             gap_s=GAP_PERIODS * self.expected_s if self.channel.kind is Kind.COUNTER else math.inf,
             reach_s=self.expected_s,
             window_s=window_s,
+            guessed=facts.window_s is None,
             # Taken as the mean of its period, while it may be the power at its end: half a period later.
             lag_s=self.spacing_s / 2 if facts.window_s is None and self.channel.domain is not Domain.GPU else 0.0,
             early_s=t - half_s,
