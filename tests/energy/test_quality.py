@@ -43,7 +43,6 @@ def test_two_rows_of_a_further_segment_do_not_tell_the_rate(tmp_path):
             assert entry["achieved_period_s"] == pytest.approx(0.1) and entry["rows"] == 23
 
 
-@pytest.mark.xfail(reason="it says that no such load is covered", strict=True)
 def test_a_card_that_is_seen_in_part_without_utilisation_is_named(tmp_path):
     """Readings of a load in step with the sensor are those of a steady one, and nothing tells the two apart."""
     recorded = [(gauge_group(period_s=0.1, window_s=0.025), 0.1, rows(lambda t: 90.0, 0, 2, 0.1))]
