@@ -209,9 +209,6 @@ def test_a_load_of_about_the_averaging_window(product, tmp_path, every_s, busy):
     assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=1.0), seeds=range(4)))
 
 
-@pytest.mark.xfail(
-    reason="cells are cut off at the highest reading, which an average over more than a pulse never shows", strict=True
-)
 @pytest.mark.parametrize(("on_s", "every_s"), [(0.23, 3.21), (0.1, 3.93)])
 def test_pulses_shorter_than_the_averaging_window(product, tmp_path, on_s, every_s):
     make = product.pulses(on_s, every_s, 75.0, 325.0)

@@ -464,10 +464,13 @@ def unmove(start: Array, t: Array, y: Array, window: float, unsure: Array) -> Un
 def _apply(start: Array, t: Array, y: Array, window: float, reach: int) -> tuple[Array, Array]:
     """How deep the rule was used in each cell (0: steady), and the cells' means."""
     still = calm(y, reach)
-    # Whatever the load did, its readings a window earlier and later bound its levels: noise must not leave them far.
+    # Whatever the load did, its readings a window earlier and later bound its levels: noise must not leave them far. Of
+    # a pulse shorter than the window they show its joules over the window, which may all lie in one cell.
     levels = around(y, reach)
     slack = 0.05 * np.ptp(levels, axis=1) + STEADY * np.abs(y)
-    least, most = levels.min(axis=1) - slack, levels.max(axis=1) + slack
+    low, high = levels.min(axis=1), levels.max(axis=1)
+    pulse = (high - low) * np.maximum(window / np.maximum(t - start, 1e-9), 1.0)
+    least, most = np.maximum(high - pulse, float(y.min())) - slack, low + pulse + slack
     later = np.interp((start + t) / 2 + window / 2, t, y)
     depth, mean = np.zeros(len(y)), y.copy()
     total = np.zeros(len(y) + 1)
