@@ -215,7 +215,6 @@ def test_pulses_shorter_than_the_averaging_window(product, tmp_path, on_s, every
     assert not hold(asked(product, tmp_path, make, product.Sensor(period_s=0.07, window_s=1.0)))
 
 
-@pytest.mark.xfail(reason="an average that steps by 30 % of its own range is taken for none", strict=True)
 @pytest.mark.parametrize("max_w", [500.0, None])
 def test_pulses_shorter_than_an_averaging_window_that_is_not_known(product, tmp_path, max_w):
     make = product.pulses(0.15, 3.21, 75.0, 275.0)
