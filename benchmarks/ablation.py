@@ -149,6 +149,10 @@ RULES: dict[str, tuple[product.Sensor, Callable[..., product.Load]]] = {
         product.Sensor(window_s=0.025, utilisation=False),
         product.LOADS["telegraph 60 ms"],
     ),
+    "no utilisation, gauge 25 of 100 ms, on/off 50 ms": (
+        product.Sensor(window_s=0.025, utilisation=False),
+        product.LOADS["on/off 50 ms"],
+    ),
     "no utilisation, counter 100 ms, on/off 100 ms": (
         product.Sensor(counter=True, utilisation=False),
         product.LOADS["on/off 100 ms"],
@@ -221,6 +225,10 @@ def _as_read(read: Any, early: Any, late: Any) -> Any:
     return early + (late - early) // 2, (late - early) / 2.0
 
 
+def _quarter(t: Any, mean: Any, *rest: Any) -> Any:
+    return mean, np.zeros(len(mean)), np.abs(mean) / 4
+
+
 def _none(y: Any, *rest: Any) -> Any:
     return np.zeros(len(y), dtype=bool)
 
@@ -235,6 +243,7 @@ PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "halves of what is not seen": [(sampling, "_halves", lambda cells, *rest: cells)],
     "levels": [(sampling, "toggling", lambda witness, end_s: None)],
     "no utilisation": [(sampling, "unwitnessed", lambda witness, y: False)],
+    "accounts without utilisation": [(sampling, "unwitnessed_w", _quarter)],
     "recurrence": [(sampling, "recurring", lambda y, sd: np.zeros(len(y)))],
     "pulses": [(utilisation, "PULSED", 0.0), (utilisation, "PULSED_APART", 0.0)],
     "pulses one by one": [(utilisation, "PULSED_APART", utilisation.PULSED)],

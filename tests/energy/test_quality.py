@@ -56,7 +56,7 @@ def test_a_card_that_is_seen_in_part_without_utilisation_is_named(tmp_path):
     assert found == [
         [
             "gpu.0: its power sensor looks at a part of each period, and no utilisation was recorded: a load in step "
-            "with the sensor would look steady, and the interval does not cover that"
+            "with the sensor would look steady, and the interval does not cover one that looks idle"
         ],
         [],
         [],

@@ -38,9 +38,22 @@ def test_without_a_witness_that_moves_a_load_may_toggle_inside_a_cell(witness):
     # 125 to 375 W, once in a cell: in its middle up to 125 W × 0.05 s are out of place
     assert steady.energy(3.05, 8.0).half_width_j[0] == pytest.approx(125 * 0.05, rel=0.05)
     assert steady.energy(3.1, 8.0).half_width_j[0] == pytest.approx(0.0, abs=1e-9)
-    # and a sensor that looks at a quarter of each period may have seen one of its levels only
-    partly = GaugeCurve(t, np.full(len(t), 250.0), period_s=0.1, window_s=0.025, witness=witness)
+
+
+def test_a_device_that_is_always_busy_may_show_one_level_to_a_sensor_that_looks_at_a_part_of_each_period():
+    t = np.arange(0.1, 20, 0.1)
+    busy = Witness.of_percent([0.0, 20.0], [100, 100])
+    partly = GaugeCurve(t, np.full(len(t), 250.0), period_s=0.1, window_s=0.025, witness=busy)
     assert partly.energy(3.0, 8.0).half_width_j[0] == pytest.approx(0.25 * 250 * 5, rel=0.01)
+
+
+def test_what_a_sensor_does_not_see_without_utilisation_is_anywhere_up_to_the_limit():
+    t = np.arange(0.1, 20, 0.1)
+    partly = GaugeCurve(t, np.full(len(t), 250.0), period_s=0.1, window_s=0.025, limit_w=400.0)
+    # three quarters of five seconds: from 0 W, as the device was never seen at rest, to 400 W
+    low, high = partly.energy(3.0, 8.0).ends()
+    assert low == pytest.approx([0.25 * 250 * 5], rel=0.01)
+    assert high == pytest.approx([(0.25 * 250 + 0.75 * 400) * 5], rel=0.01)
 
 
 def test_a_witness_that_says_idle_is_believed_while_power_stands_still():

@@ -95,6 +95,32 @@ def test_a_load_in_step_with_the_sensor_on_a_tape_without_a_rest(product, tmp_pa
     assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=0.02, noise_w=noise_w), range(12), 5))
 
 
+@pytest.mark.parametrize(("periods", "jitter_s"), [(1 / 3, 0.0), (0.5, 0.015)])
+def test_a_load_in_step_with_the_sensor_without_utilisation(product, tmp_path, periods, jitter_s):
+    """What the sensor does not see is anywhere from the least that the tape shows to the board's limit."""
+    make = product.pulses(0.05 * periods, 0.1 * periods, 90.0, 330.0)
+    sensor = product.Sensor(window_s=0.02, jitter_s=jitter_s, utilisation=False)
+    assert not hold(asked(product, tmp_path, make, sensor, seeds=range(12), count=10))
+
+
+def test_a_load_in_step_with_the_sensor_without_utilisation_on_a_tape_without_a_rest(product, tmp_path):
+    """More than idle cards draw: what the device draws in its pauses is nowhere on the tape."""
+    starts = np.arange(-10.0, 70.0, 0.05)
+
+    def make(rng):
+        return product.Load(starts + rng.uniform(0, 0.1), np.where(np.arange(len(starts)) % 2 == 0, 180.0, 420.0))
+
+    sensor = product.Sensor(window_s=0.02, utilisation=False)
+    assert not hold(asked(product, tmp_path, make, sensor, seeds=range(12), count=5))
+
+
+@pytest.mark.parametrize("load", ["square 0.7 s", "telegraph 60 ms", "telegraph 400 ms", "decode pulses", "sawtooth"])
+def test_readings_that_come_and_go_average_out_without_utilisation(product, tmp_path, load):
+    found = asked(product, tmp_path, product.LOADS[load], product.Sensor(window_s=0.025, utilisation=False))
+    assert not hold(found)
+    assert found[3.0].width_pct < 20
+
+
 def test_the_noise_of_a_part_time_sensor_of_an_idle_device(product, tmp_path):
     sensor = product.Sensor(period_s=0.2, window_s=0.15, noise_w=0.5)
     assert not hold(asked(product, tmp_path, product.idle, sensor))
@@ -181,6 +207,19 @@ def test_a_load_of_about_the_averaging_window(product, tmp_path, every_s, busy):
     """An average over a second does not show a square of one, or hardly; where utilisation does not move, a ripple."""
     make = product.pulses(every_s / 2, every_s, 90.0, 330.0, always_busy=busy)
     assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=1.0), seeds=range(4)))
+
+
+@pytest.mark.parametrize(("on_s", "every_s"), [(0.23, 3.21), (0.1, 3.93)])
+def test_pulses_shorter_than_the_averaging_window(product, tmp_path, on_s, every_s):
+    make = product.pulses(on_s, every_s, 75.0, 325.0)
+    assert not hold(asked(product, tmp_path, make, product.Sensor(period_s=0.07, window_s=1.0)))
+
+
+@pytest.mark.parametrize("max_w", [500.0, None])
+def test_pulses_shorter_than_an_averaging_window_that_is_not_known(product, tmp_path, max_w):
+    make = product.pulses(0.15, 3.21, 75.0, 275.0)
+    sensor = product.Sensor(period_s=0.1, window_s=1.0, known=False, max_w=max_w, model="Z")
+    assert not hold(asked(product, tmp_path, make, sensor))
 
 
 def test_short_pulses_of_which_a_sensor_misses_one_now_and_then(product, tmp_path):

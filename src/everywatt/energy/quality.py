@@ -118,7 +118,8 @@ def _unwitnessed(tape: Tape) -> list[str]:
             looks = "may look" if facts.window_s is None else "looks"
             warnings.append(
                 f"{channel.device}: its power sensor {looks} at a part of each period, and no utilisation was "
-                "recorded: a load in step with the sensor would look steady, and the interval does not cover that"
+                "recorded: a load in step with the sensor would look steady, and the interval does not cover one that "
+                "looks idle"
             )
     return warnings
 

@@ -24,8 +24,8 @@ from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import median
 from everywatt.energy.curve import LEVEL, Z95, Cells, Curve, place_steps, split_cells
 from everywatt.energy.unseen_power import (
-    SLOW_BEAT_S,
     UNSEEN_LIMIT,
+    UNSEEN_SWING,
     around,
     followed,
     hidden_levels,
@@ -35,6 +35,7 @@ from everywatt.energy.unseen_power import (
     own_swing,
     recurring,
     restlessness,
+    unwitnessed_w,
 )
 from everywatt.energy.utilisation import (
     BUSY,
@@ -64,9 +65,6 @@ BUSY_SWING = 0.4
 AS_AVERAGES = 2.0
 # Publications stray from their period by no more, this often.
 OFTEN = 0.95
-# Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
-# mean (sd 0.49 and 0.52 of it).
-UNSEEN_SWING = 0.5
 # A moving average changes little from one reading to the next where these come often, however much its ripple is: steps
 # between readings are looked at a tenth of the averaging window apart.
 STEPS_A_WINDOW = 10
@@ -87,13 +85,22 @@ APPARENT_SDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What is known beside the readings: what utilisation says of the cells, the device's least and most power, and the
-    sd of the sensor's own noise."""
+    """What is known beside the readings.
+
+    state            what utilisation says of the cells (None: nothing)
+    low_w, limit_w   the device's least and most power
+    noise_w          sd of the sensor's own noise
+    unwitnessed      a part of each period was seen, and utilisation does not say when the device worked
+    bounded          readings that stand still may be of a load in step: unless utilisation says that the device always
+                     worked, or the averaging window is a guess
+    """
 
     state: Toggling | None
     low_w: float | Array | None = None
     limit_w: float | None = None
     noise_w: float = 0.0
+    unwitnessed: bool = False
+    bounded: bool = False
 
 
 class GaugeCurve(Curve):
@@ -105,7 +112,7 @@ class GaugeCurve(Curve):
     gap_s          a cell that is longer than this is a gap (default: 3 periods), and its reading speaks for `reach_s`
                    before it (default: a period)
     held_s         the longest that each reading speaks for, where that is known (default: back to the one before)
-    window_s       averaging window (default: the period)
+    window_s       averaging window (default: the period); `guessed`: it may be another
     lag_s          where the window is a guess: how far all readings together may lie beside the time they speak of
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
@@ -126,6 +133,7 @@ class GaugeCurve(Curve):
         reach_s: float | None = None,
         held_s: npt.ArrayLike | None = None,
         window_s: float | None = None,
+        guessed: bool = False,
         lag_s: float = 0.0,
         early_s: npt.ArrayLike | None = None,
         late_s: npt.ArrayLike | None = None,
@@ -141,16 +149,19 @@ class GaugeCurve(Curve):
         if held_s is not None:
             held = np.asarray(held_s, dtype=np.float64)
             start = np.where(t - start > held + ROUNDING_S, t - held, start)
-        beside = _Beside(toggling(witness, t), limit_w=limit_w, noise_w=noise_w(t, y, witness))
         window = period_s if window_s is None else window_s
+        silent = unwitnessed(witness, y)
+        unseen = silent and (period_s - window) / period_s > WHOLE
+        busy = witness is not None and bool(witness.share.max(initial=0.0) >= BUSY)
+        beside = _Beside(toggling(witness, t), None, limit_w, noise_w(t, y, witness), unseen, not (guessed or busy))
         if window > 1.2 * period_s:
             cells = _moving(start, t, y, window, unsure, beside)
         else:
             cells = _partial(start, t, y, window, unsure, beside)
         if 0.9 * period_s <= window <= 1.2 * period_s:
             cells = place_steps(cells)
-        if unwitnessed(witness, y):
-            cells = _doubted(cells, max(period_s - window, 0.0) / period_s > WHOLE)
+        if silent:
+            cells = _doubted(cells)
         super().__init__(cells, quantum_w=quantum_w, shift_s=float(np.hypot(median(unsure), lag_s / Z95)))
 
 
@@ -197,7 +208,7 @@ class CounterCurve(Curve):
         )
         cells = place_steps(cells)
         if unwitnessed(witness, level):
-            cells = _doubted(cells, False)
+            cells = _doubted(cells)
         super().__init__(cells, quantum_j=quantum_j)
 
 
@@ -273,8 +284,13 @@ def _partial(
         toggle = np.where(state.maybe, found.toggle, toggle)
         common = np.where(state.sure, found.doubt, common)
         random, loose, known = np.hypot(random, found.either * length), True, state.sure
+    if beside.unwitnessed:
+        other, other_half, one_level = unwitnessed_w(
+            t, mean, y, beside.limit_w, median(length), window, beside.noise_w, beside.bounded
+        )
+        common = np.hypot(np.sqrt(2) * common, one_level)
     swing = own_swing(y) / 2
-    beats = {} if other is None or np.array_equal(other, mean) else {"other_w": other, "other_half_w": other_half}
+    beats = {} if other is None else {"other_w": other, "other_half_w": other_half}
     cells = Cells(start, t, mean, swing, restless, toggle, loose, random, common, slip, None, below, above, **beats)
     return _halves(cells, np.flatnonzero(~known), unseen / 2, before, y)
 
@@ -319,19 +335,9 @@ def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Arr
     )
 
 
-def _doubted(cells: Cells, part_time: bool) -> Cells:
-    """The same cells where nothing says whether the load toggled inside them: it may have.
-
-    What a sensor sees of its whole period leaves that to the edges. One that looks at a part of each period may have
-    seen one level only, for as long as readings keep pace with the load: then all its means are off together.
-    """
-    toggle = np.maximum(cells.toggle_w, UNSEEN_SWING * np.abs(cells.mean_w))
-    if not part_time:
-        return replace(cells, toggle_w=toggle)
-    reach = max(1, round(SLOW_BEAT_S / max(median(cells.end_s - cells.start_s), 1e-9)))
-    swing = sliding(np.maximum, cells.mean_w, reach) - sliding(np.minimum, cells.mean_w, reach)
-    one_level = np.maximum(UNSEEN_SWING * np.abs(cells.mean_w), swing) / 2
-    return replace(cells, toggle_w=toggle, common_w=np.hypot(cells.common_w, one_level))
+def _doubted(cells: Cells) -> Cells:
+    """The same cells where nothing says whether the load toggled inside them: it may have."""
+    return replace(cells, toggle_w=np.maximum(cells.toggle_w, UNSEEN_SWING * np.abs(cells.mean_w)))
 
 
 def _moving(
@@ -458,10 +464,13 @@ def unmove(start: Array, t: Array, y: Array, window: float, unsure: Array) -> Un
 def _apply(start: Array, t: Array, y: Array, window: float, reach: int) -> tuple[Array, Array]:
     """How deep the rule was used in each cell (0: steady), and the cells' means."""
     still = calm(y, reach)
-    # Whatever the load did, its readings a window earlier and later bound its levels: noise must not leave them far.
+    # Whatever the load did, its readings a window earlier and later bound its levels: noise must not leave them far. Of
+    # a pulse shorter than the window they show its joules over the window, which may all lie in one cell.
     levels = around(y, reach)
     slack = 0.05 * np.ptp(levels, axis=1) + STEADY * np.abs(y)
-    least, most = levels.min(axis=1) - slack, levels.max(axis=1) + slack
+    low, high = levels.min(axis=1), levels.max(axis=1)
+    pulse = (high - low) * np.maximum(window / np.maximum(t - start, 1e-9), 1.0)
+    least, most = np.maximum(high - pulse, float(y.min())) - slack, low + pulse + slack
     later = np.interp((start + t) / 2 + window / 2, t, y)
     depth, mean = np.zeros(len(y)), y.copy()
     total = np.zeros(len(y) + 1)

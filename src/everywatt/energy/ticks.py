@@ -42,6 +42,8 @@ SUDDEN_WHOLE, SUDDEN_PART = 0.1, 0.78
 CLEAR_ODDS = 3.0
 # What an averaging sensor averages (NVML's documentation of power usage).
 AVERAGE_S = 1.0
+# The most that a card draws whose limit is not known (PCIe's connector: 600 W).
+BOARD_W = 600.0
 # What most sensors average, by the table of known cards.
 SHORT_AVERAGE_S = 0.1
 # Readings that climb are averages of steps where this share of them stands still; else they may be of a ramp.
@@ -131,7 +133,7 @@ class Ticks:
         own = self.real & np.isfinite(self.watts)
         state = toggling(self._shifted_witness(), self._seconds(self.at_ns[own]))
         apart_s = np.diff(self.at_ns[own]) / NS
-        return possible_windows(self.watts[own], self.spacing_s, state, apart_s)
+        return possible_windows(self.watts[own], self.spacing_s, state, apart_s, self.channel.facts.max_w)
 
     @cached_property
     def curve(self) -> Curve:
@@ -182,6 +184,7 @@ class Ticks:
             gap_s=GAP_PERIODS * self.expected_s if self.channel.kind is Kind.COUNTER else math.inf,
             reach_s=self.expected_s,
             window_s=window_s,
+            guessed=facts.window_s is None,
             # Taken as the mean of its period, while it may be the power at its end: half a period later.
             lag_s=self.spacing_s / 2 if facts.window_s is None and self.channel.domain is not Domain.GPU else 0.0,
             early_s=t - half_s,
@@ -353,15 +356,16 @@ def _sum(amounts: Floats | None) -> float:
 
 
 def possible_windows(
-    y: Array, period: float, state: Toggling | None, apart_s: Array | None = None
+    y: Array, period: float, state: Toggling | None, apart_s: Array | None = None, limit_w: float | None = None
 ) -> tuple[float, ...]:
     """The averaging windows of a GPU's sensor that readings do not rule out, the likeliest first.
 
     `apart_s` is the time from each reading to the next: from one side of a gap to the other even an average steps.
+    `limit_w` is the most that the device draws, if that is known: an average moves by no more than its share of it.
 
     Between two levels a sensor that sees its whole period shows a reading in between, one that looks at a part of it
     mostly does not. A load that toggles faster moves the readings of the first little and those of the second much,
-    while it is busy the same share of the time. An average over a second never steps. Readings that stand still are
+    while it is busy the same share of the time. An average over a second steps by little. Readings that stand still are
     taken for steady power.
     """
     if state is None and np.ptp(y) < MOVED * float(np.abs(y).max()):
@@ -383,8 +387,12 @@ def possible_windows(
     # A sensor that publishes more often than others averages as long as those do.
     if 1.2 * period < SHORT_AVERAGE_S and climbs(y, steps, max(CLIMB, 1.5 * period / SHORT_AVERAGE_S)):
         found = (*found, SHORT_AVERAGE_S)
-    if 1.2 * period >= AVERAGE_S or not climbs(y, steps):
+    if 1.2 * period >= AVERAGE_S:
         return found
+    if not climbs(y, steps):
+        # Of pulses shorter than a second the average steps by much of its own range.
+        most_w = (limit_w or BOARD_W) * period / AVERAGE_S
+        return found if float(np.abs(steps).max()) > most_w else (*found, AVERAGE_S)
     moved = np.ptp(y) >= MOVED_RANGE * float(y.max()) and calm(y, round(AVERAGE_S / period)).mean() > SOME_CALM
     return (AVERAGE_S, *found) if moved else (*found, AVERAGE_S)
 

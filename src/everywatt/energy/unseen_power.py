@@ -101,6 +101,11 @@ BEGINS = 1 / 6
 NOISE_RANGE = 8.0
 # The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
 UNSEEN_LIMIT = 1.5
+# A device that never draws less than this share of its limit is not idle: idle cards draw 10 to 22 % of theirs.
+WORKING = 0.3
+# Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
+# mean (sd 0.49 and 0.52 of it).
+UNSEEN_SWING = 0.5
 
 
 def own_swing(y: Array) -> Array:
@@ -301,6 +306,46 @@ def otherwise(
             else:
                 found[part] = np.where(beating, found[part], own[part])
     return found, half
+
+
+def unwitnessed_w(
+    t: Array, mean: Array, y: Array, limit_w: float | None, period: float, window: float, noise: float, bounded: bool
+) -> tuple[Array, Array, Array]:
+    """What cells may draw where utilisation does not say when the device worked: the middle of that range and half of
+    it, which are bounds, and a 95 % half-width common to neighbouring cells.
+
+    Readings that stand still above idle may be of a load in step with the sensor, if `bounded`: what it does not see is
+    anywhere from the least that the tape shows to the device's limit. Readings that come and go may be of a load that
+    beats with them, so that a cell draws what all of a beat do.
+    """
+    least, most = float(y.min()), float(y.max())
+    limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)
+    swing = max(float(_beyond_noise(most - least, noise)), LONE * most)
+    idle = (y <= least + LONE * swing) & (limit_w is None or least <= WORKING * limit_w)
+    least = least if idle.any() else 0.0
+    alike, steady = (
+        _beyond_noise(sliding(np.maximum, y, cells) - sliding(np.minimum, y, cells), noise) < LONE * swing
+        for cells in (max(COURSE_CELLS, round(COURSE_S / period)), max(1, round(SLOW_BEAT_S / period)))
+    )
+    plain, low, high = mean.copy(), np.full(len(y), np.inf), np.full(len(y), -np.inf)
+    # Readings that stand still at idle are no load beside those that come and go, or a part of the same slow beat.
+    for those in (np.ones(len(y), dtype=bool), ~(idle & alike)):
+        for part, rows, weight in _surroundings(y, those, np.flatnonzero(those & ~steady), period):
+            plain[part], sd, beats = _plain(rows, weight)
+            half = np.where(beats >= 1, Z95 * sd, -np.inf)
+            low[part], high[part] = (
+                np.minimum(low[part], plain[part] - half),
+                np.maximum(high[part], plain[part] + half),
+            )
+    beating = low < high
+    locked = in_step(t, y, ~alike, period, window)
+    still = alike | locked | ~beating
+    hides = still & (locked | ~idle) & bounded
+    level, unseen = np.where(locked & beating, plain, mean), 1 - window / period
+    low = np.where(hides, np.minimum(low, level - unseen * np.maximum(level - least, 0.0)), low)
+    high = np.where(hides, np.maximum(high, level + unseen * np.maximum(limit - level, 0.0)), high)
+    low, high = (np.where(low < high, side, mean) for side in (low, high))
+    return (low + high) / 2, (high - low) / 2, np.where(still & ~hides, UNSEEN_SWING / 2 * np.abs(mean), 0.0)
 
 
 def _surroundings(
