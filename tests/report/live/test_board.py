@@ -264,17 +264,16 @@ def test_a_very_narrow_interval_fits_its_column():
     assert show.half_width(Amount(1000.0, 999.0, 1001.0)) == "±0.1 %"
 
 
-@pytest.mark.xfail(strict=True, reason="joules per item and Wh have digits that their intervals do not have")
 def test_what_is_modelled_has_no_false_digits():
     total = Amount(21.0, 7.0, 51.0)
-    made = Snapshot("batch x", 0, 1.0, total=total, batch=BatchNow(40, 31, 2, 4, 83.0, 0.9510))
+    worker = WorkNow("cpu", 4, 2, 1, 1, 2.5, None, None, "success", "chunk_1", "2026-01-02T03:04:05")
+    made = Snapshot("batch x", 0, 1.0, total=total, work=(worker,), batch=BatchNow(40, 31, 2, 4, 83.0, 0.9510))
     assert "  ≈ 0.95 J/item" in plain(board(made, View(), 120, 30))
     assert show.energy(1443.6, "Wh", 0.7) == "≈ 0.40 Wh"
     assert show.energy(7200.0, "Wh", 0.7) == "≈ 2.0 Wh"
     assert show.energy(6000.0, "kWh", 0.002) == "0.002 kWh"
 
 
-@pytest.mark.xfail(strict=True, reason="'+/-' and '...' are longer than the signs for which they stand")
 def test_an_interval_and_a_pid_are_whole_in_ascii():
     wide = OwnerNow(
         "process", "4711:1", "python train.py --epochs … --config a.toml", 10.0, 100.0, low=85.1, high=114.9
