@@ -19,6 +19,7 @@ from everywatt.report.html.data import ledger_of, ledger_view, quality_view, rep
 from everywatt.report.html.lines import lines_of
 from everywatt.report.html.page import page
 from everywatt.report.html.pyramid import Series
+from everywatt.report.html.spans import flames, phases_of
 from everywatt.report.text import summary
 
 
@@ -164,6 +165,15 @@ def test_owners_without_any_energy_are_one_row(runs):
     shown = ledger_view(ledger_of(runs[0]))
     assert [row for row in shown["owners"] if row["owner"]["kind"] == "process"] == []
     assert shown["rest"]["owners"] > 1
+
+
+def test_an_owner_has_one_interval_in_the_list_and_in_the_graph(runs):
+    owners = ledger_of(runs[1])
+    *_, graph = flames(runs[1], owners, phases_of(runs[1]))
+    listed = {row["owner"]["label"]: row["energy"] for row in ledger_view(owners)["owners"]}
+    assert graph["title"] == "Owners and devices" and graph["root"]["children"]
+    for node in graph["root"]["children"]:
+        assert node["shown"] == listed[node["name"]]["shown"], node["name"]
 
 
 def test_the_page_has_one_figure_of_what_everywatt_used():

@@ -90,8 +90,8 @@ everywatt.Page = class {
     const part = ({ device, label }) => device && label.startsWith(device + ".") ? device + label.slice(device.length).split(" ")[0] : device;
     const places = everywatt.devicePlaces(this.report.runs.flatMap(linesOf).filter((line) => line.device).flatMap((line) => [line.device, part(line)]));
     this.placeOf = (device) => places.get(device);
-    this.freePlace = places.size;
-    return (line) => places.get(part(line)) ?? places.size + Math.max(0, logged.indexOf(line.label));
+    this.freePlace = 1 + Math.max(-1, ...places.values());
+    return (line) => places.get(part(line)) ?? this.freePlace + Math.max(0, logged.indexOf(line.label));
   }
 
   // The colour at a place of the palette, as the theme has it now.
