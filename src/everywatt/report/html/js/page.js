@@ -336,7 +336,7 @@ everywatt.Page = class {
 
   carbon(run) {
     const { element, section, table } = everywatt;
-    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not configured. They depend on factors that no sensor measures: everywatt report " + run.argument + " --country FR --pue 1.2 --price 0.25"));
+    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not configured. They depend on factors that no sensor measures: everywatt report " + run.argument + " --country FR --pue 1.2 --price '0.25 EUR'"));
     const rows = run.carbon.rows.map((row) => [[row.label, element("span.about", {}, row.how)], row.shown]);
     return section("carbon", "Carbon and cost", "Computed from configured factors, separate from joules. The interval is that of the energy; factors are taken as exact.",
       table("Carbon and cost", ["", "Amount"], rows, [1]),
