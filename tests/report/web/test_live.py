@@ -169,7 +169,6 @@ def test_points_and_snapshots_are_short():
     assert data["energy"]["shown"] == "14.46 kJ ± 0.25" and data["owners"]["count"] == len(data["owners"]["entries"])
 
 
-@pytest.mark.xfail(strict=True, reason="the live page prints four digits of every power")
 def test_watts_have_the_digits_that_their_energy_has():
     wide = Amount(425.0, 348.0, 539.0)
     device = DeviceNow("cpu.0", power_w=53.7012, averages_w=(53.7012, None, None), energy=wide)

@@ -18,6 +18,7 @@ from everywatt.core.jsonio import dumps
 from everywatt.net.guard import Message, Receive, Send
 from everywatt.report.live.board import per_token
 from everywatt.report.live.faces import energy_text
+from everywatt.report.live.format import Figure, spread, watts
 from everywatt.report.live.snapshot import LiveSource, Snapshot
 
 INTERVAL_S: Final = 1.0
@@ -214,22 +215,32 @@ def seed(snapshot: Snapshot, interval_s: float) -> dict[str, Any]:
 
 
 def shortened(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as `monitor --json` has it, with words for energies, and the largest owners."""
+    """The snapshot as `monitor --json` has it, with words for figures, and the largest owners."""
     data = snapshot.to_dict()
     data["t"] = snapshot.at_ns / 1e9
-    for row, amount in [
-        (data, snapshot.total),
-        *zip(data["devices"], (d.energy for d in snapshot.devices), strict=True),
+    devices = ((device.power_w, device.energy) for device in snapshot.devices)
+    for row, (power_w, amount) in [
+        (data, (snapshot.total_w, snapshot.total)),
+        *zip(data["devices"], devices, strict=True),
     ]:
         row["energy"]["shown"] = energy_text(amount)
+        row["power_shown"] = _watts(power_w, amount)
+    data["averages_shown"] = " · ".join(_watts(power_w, snapshot.total) for power_w in snapshot.averages_w)
     for row, model in zip(data.get("models", ()), snapshot.models, strict=False):
         row["shown"] = per_token(model)
     if snapshot.owners is not None:
         owners = data["owners"]
         owing = [entry for entry in snapshot.owners.entries if entry.power_w or entry.joules]
         owners["count"] = len(owing)
-        owners["entries"] = [{**one.to_dict(), "shown": energy_text(one)} for one in owing[:MOST_OWNERS]]
+        owners["entries"] = [
+            {**one.to_dict(), "shown": energy_text(one), "power_shown": _watts(one.power_w, one)}
+            for one in owing[:MOST_OWNERS]
+        ]
     return data
+
+
+def _watts(power_w: float | None, energy: Figure) -> str:
+    return "–" if power_w is None else watts(power_w, spread(energy))
 
 
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
