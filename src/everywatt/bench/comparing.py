@@ -83,7 +83,7 @@ class Result(ToDict):
     def floor(self) -> str:
         """The sentence on the smallest difference that these trials could have detected; empty where none could be."""
         floors = [one.gross.floor for one in self.found[1:] if one.gross is not None and one.gross.floor < 10]
-        return f"smallest detectable difference: {format_percent(max(floors))}" if floors else ""
+        return f"smallest detectable difference in energy: {format_percent(max(floors))}" if floors else ""
 
     def verdicts(self) -> list[str]:
         """One sentence for each candidate but the first: CPU time where energy is modelled, gross, and above idle."""
