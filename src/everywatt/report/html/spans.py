@@ -29,9 +29,10 @@ MOST_SPANS = 5_000  # the ledger by span, and the energies one by one, of more t
 def _label(span: Span) -> str:
     """A span's name, with its precision or the candidate that it tried: what is compared is not added up."""
     found = span.attributes
-    tried = found.get("label") if found.get("role") == "trial" else found.get("precision")
-    name = "warm-up" if found.get("warmup") and found.get("role") == "trial" else span.name
-    return shown_name(f"{name} {tried}" if isinstance(tried, str) else span.name)
+    trial = found.get("role") == "trial"
+    tried = (found.get("label") if trial else None) or found.get("precision")
+    name = "warm-up" if trial and found.get("warmup") else span.name
+    return shown_name(f"{name} {tried}" if isinstance(tried, str) else name)
 
 
 def spans_over_time(run: Run) -> list[tuple[str, float, float, int]]:
