@@ -9,6 +9,7 @@ import pytest
 from batches import batch_runs
 
 import everywatt
+from everywatt.api.run import Run
 from everywatt.batch.figures import AttemptFigures, BatchFigures, ItemFigures, scaling_table
 from everywatt.batch.items import Item
 from everywatt.batch.journal import FAILED, Attempt, State
@@ -95,6 +96,18 @@ def test_the_cockpit_has_every_item_with_its_attempts_and_causes(runs):
         (start, end), *_ = [attempt["window_s"] for attempt in item["attempts"]]
         assert end - start == pytest.approx(item["seconds"], abs=0.05) and start >= 0
         assert item["joules"] > 0 and "J" in item["energy"]
+
+
+@pytest.mark.xfail(strict=True, reason="the command waits for items on standard input")
+def test_a_batch_from_standard_input_is_reproduced_with_its_items(runs, monkeypatch):
+    words = ["everywatt", "batch", "-", "--gpus", "0", "--", "./work.sh", "{input}"]
+    monkeypatch.setattr(Run, "meta", {**runs[0].meta, "command": words, "cwd": "/data"})
+    items = "printf '%s\\n' i0 i1 i2 i3 i4 i5"
+    shown = report_document(runs[:1])["runs"][0]["reproduce"]
+    assert shown == f"cd /data && {items} | everywatt batch - --gpus 0 -- ./work.sh '{{input}}'"
+    monkeypatch.setattr("everywatt.report.html.data.MOST_PIPED", 5)
+    shown = report_document(runs[:1])["runs"][0]["reproduce"]
+    assert shown.endswith("'{input}' < items.txt  # with the 6 items of standard input, one per line")
 
 
 def test_joules_per_item_have_an_interval(runs):
