@@ -98,7 +98,6 @@ def test_the_cockpit_has_every_item_with_its_attempts_and_causes(runs):
         assert item["joules"] > 0 and "J" in item["energy"]
 
 
-@pytest.mark.xfail(strict=True, reason="the command waits for items on standard input")
 def test_a_batch_from_standard_input_is_reproduced_with_its_items(runs, monkeypatch):
     words = ["everywatt", "batch", "-", "--gpus", "0", "--", "./work.sh", "{input}"]
     monkeypatch.setattr(Run, "meta", {**runs[0].meta, "command": words, "cwd": "/data"})
