@@ -27,7 +27,6 @@ def test_verdicts_come_first_and_ratios_have_their_intervals():
     assert data["kind"] == "comparison"
 
 
-@pytest.mark.xfail(strict=True, reason="the command to reproduce names no folder")
 def test_the_command_to_reproduce_says_where(tmp_path, monkeypatch):
     run = everywatt.load(write_run(tmp_path / "compared.tape"))
     monkeypatch.setattr(Run, "meta", {**run.meta, "cwd": "/my data"})

@@ -368,7 +368,13 @@ def _reproduce(run: Run, batch: BatchFigures | None) -> str:
             command = f"printf '%s\\n' {shlex.join(inputs)} | {command}"
         else:
             command += f" < items.txt  # with the {len(inputs)} items of standard input, one per line"
-    return f"cd {shlex.quote(str(run.meta['cwd']))} && {command}" if run.meta.get("cwd") else command
+    return in_its_folder(run, command)
+
+
+def in_its_folder(run: Run | None, command: str) -> str:
+    """The command line, run where the run was started, if that is known."""
+    cwd = None if run is None else run.meta.get("cwd")
+    return f"cd {shlex.quote(str(cwd))} && {command}" if cwd else command
 
 
 def _idle_option(run: Run) -> list[str]:
