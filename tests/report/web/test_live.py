@@ -169,7 +169,6 @@ def test_points_and_snapshots_are_short():
     assert data["energy"]["shown"] == "14.46 kJ ± 0.25" and data["owners"]["count"] == len(data["owners"]["entries"])
 
 
-@pytest.mark.xfail(strict=True, reason="the unit is repeated, and the line does not fit its tile")
 def test_averages_have_one_unit():
     some = [Snapshot("here", 0, 9.0, averages_w=watts) for watts in ((53.7, 48.2, None), (12e3, 9.0, 8.0), (None,) * 3)]
     assert [shortened(one)["averages_shown"] for one in some] == [

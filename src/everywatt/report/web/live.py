@@ -194,6 +194,7 @@ class Hubs:
         await asyncio.gather(*(hub.close() for hub in self._hubs.values()))
 
 
+NOT_KNOWN = "–"
 CHARTED: Final = ("name", "power_w", "utilisation_pct", "temperature_c", "clock_mhz", "memory_bytes")
 
 
@@ -225,7 +226,7 @@ def shortened(snapshot: Snapshot) -> dict[str, Any]:
     ]:
         row["energy"]["shown"] = energy_text(amount)
         row["power_shown"] = _watts(power_w, amount)
-    data["averages_shown"] = " · ".join(_watts(power_w, snapshot.total) for power_w in snapshot.averages_w)
+    data["averages_shown"] = _alike([_watts(power_w, snapshot.total) for power_w in snapshot.averages_w])
     for row, model in zip(data.get("models", ()), snapshot.models, strict=False):
         row["shown"] = per_token(model)
     if snapshot.owners is not None:
@@ -239,8 +240,17 @@ def shortened(snapshot: Snapshot) -> dict[str, Any]:
     return data
 
 
+def _alike(texts: list[str]) -> str:
+    """Figures beside one another, with their unit once where they have one."""
+    units = {text.rpartition(" ")[2] for text in texts} - {NOT_KNOWN}
+    if len(units) != 1:
+        return " · ".join(texts) if units else NOT_KNOWN
+    (unit,) = units
+    return " · ".join(text.removesuffix(f" {unit}") for text in texts) + f" {unit}"
+
+
 def _watts(power_w: float | None, energy: Figure) -> str:
-    return "–" if power_w is None else watts(power_w, spread(energy))
+    return NOT_KNOWN if power_w is None else watts(power_w, spread(energy))
 
 
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
