@@ -81,7 +81,6 @@ def test_a_refused_figure_above_idle_names_its_run(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="what was asked while the run went on is kept")
 def test_trials_of_a_finished_run_have_the_figures_of_the_finished_run(tmp_path):
     package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
     run = load(write_tape(tmp_path / "x.tape", [package], [("trial", 2, 4, None, {"role": "trial"})]))
