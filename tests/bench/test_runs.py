@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from tapes import counter_group, rows, write_tape
 
 from everywatt.api.run import Run, load
 from everywatt.bench.comparing import compare_runs
+from everywatt.bench.trials import Trial, with_energy
 from everywatt.core.budget import Budget, Term
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
@@ -77,3 +79,12 @@ def test_a_refused_figure_above_idle_names_its_run(tmp_path):
     assert replace(found, found=tuple(said)).verdicts()[1:] == [
         "a above idle: refused: idle of a is not known", "b above idle: refused: idle of b is not known"
     ]  # fmt: skip
+
+
+def test_trials_of_a_finished_run_have_the_figures_of_the_finished_run(tmp_path):
+    package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
+    run = load(write_tape(tmp_path / "x.tape", [package], [("trial", 2, 4, None, {"role": "trial"})]))
+    early = Trial(0, 0, 0, "s0", 0, 2.0, 1.0, None, energy=Energy.refuse("not yet"), net=Energy.refuse("not yet"))
+    (live,), (found,) = with_energy([early], run, live=True), with_energy([early], run)
+    assert live.energy.refused == "not yet", "a live trial is asked for once"
+    assert found.energy.joules == pytest.approx(80.0) and found.net == run.energy_net(run.spans[0])

@@ -21,6 +21,7 @@ from everywatt.report.html.figures import table_document
 from everywatt.report.html.page import page as html_page
 from everywatt.report.html.page import trials_page
 from everywatt.report.html.trials import precision_document
+from everywatt.report.plots import device_places
 
 pytestmark = IN_A_BROWSER
 
@@ -181,6 +182,18 @@ def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page
     )
     found = {name: colour for name, colour in flames if name in drawn}
     assert found and found == {name: drawn[name] for name in found}
+
+
+def test_a_device_has_one_colour_whatever_else_is_on_the_page(open_page, pages):
+    page = of(open_page, pages, "batch")
+    everything = [*(f"gpu.{n}" for n in range(8)), "cpu.0", "cpu.1", "host", "wall", "total"]
+    alone = [["cpu.0"], ["host"], ["gpu.0", "cpu.0"], ["gpu.0", "gpu.1", "cpu.0", "host", "total"], everything]
+    found = [page.evaluate("(names) => Object.fromEntries(everywatt.devicePlaces(names))", names) for names in alone]
+    for names, places in zip(alone, found, strict=True):
+        assert places.keys() == set(names) and len(set(places.values())) == len(names)
+        assert places == device_places(names), "plots have the colours of pages"
+    for name in ("gpu.0", "gpu.1", "cpu.0", "host"):
+        assert len({places[name] for places in found if name in places}) == 1, name
 
 
 def test_wall_and_chips_have_the_colours_of_their_curves(open_page, pages):

@@ -10,10 +10,10 @@ import everywatt
 from everywatt.api.run import Run
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
-from everywatt.core.spans import Span
+from everywatt.core.spans import Point, Span
 from everywatt.ledger.owners import Entry, Owner, OwnerKind, Part
 from everywatt.ledger.text import LedgerReport, owner_amounts
-from everywatt.report.text import RunList, RunSums, Why, causes, summary
+from everywatt.report.text import RunList, RunReport, RunSums, Why, causes, summary
 
 
 def test_a_run_without_a_reading_inside_has_a_mean_and_no_extremes(tmp_path, monkeypatch):
@@ -117,3 +117,19 @@ def test_a_cure_that_would_not_help_is_not_given():
     energy = Energy(100.0, Budget((Term("edges", "e", 1.0), Term("gain", "g", 30.0))))
     cures = {cause.source: cause.cure for cause in causes(energy, 10.0)}
     assert cures["edges"] == "" and "calibrate" in cures["gain"]
+
+
+def test_logged_values_have_the_digits_that_people_read(tmp_path, monkeypatch):
+    run = everywatt.load(write_machine(tmp_path / "box-0001.tape", {"gpu.0": [50.0] * 6}, seconds=6, gauges=["gpu.0"]))
+    logged = {"loss": 0.684697687625885, "lr": 3e-05, "step": 1234567, "whole": 2.0}
+    at_ns = run.tapes[0].extent_ns()[0]
+    points = [Point(at_ns, name, value) for name, value in logged.items()]
+    monkeypatch.setattr(Run, "points", points)
+    (table,) = RunReport(run).tables()
+    said = [line.split(" at ")[0] for line in table.text().splitlines() if "  point " in line]
+    assert said == [
+        "  point   loss = 0.684698",
+        "  point   lr = 3e-05",
+        "  point   step = 1234567",
+        "  point   whole = 2.0",
+    ]

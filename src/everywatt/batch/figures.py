@@ -121,24 +121,33 @@ class ItemFigures(ToDict):
         return known_sum([one.cpu_s for one in self.attempts])
 
     @property
-    def why(self) -> str:
-        """Why it is not done, in a few words; empty where it is."""
+    def reason(self) -> tuple[str, str]:
+        """Why it is not done, and the last line of its stderr where that is the reason; empty where it is done."""
         last = self.last
         if last is None or last.attempt.status == DONE:
-            return ""
+            return "", ""
         ended = last.attempt.ended
         if last.attempt.oom:
-            return f"out of memory: {last.attempt.oom}"
+            return f"out of memory: {last.attempt.oom}", ""
         if ended.get("timed_out"):
-            return "timed out"  # after how long is in the column beside it, and differs among items of one cause
+            return "timed out", ""  # after how long is in the column beside it, and differs among items of one cause
         if ended.get("killed"):
-            return "interrupted"
+            return "interrupted", ""
         if ended.get("error"):
-            return str(ended["error"])
+            return str(ended["error"]), ""
         code = last.attempt.exit_code
         lines = [line for line in str(ended.get("stderr", "")).split("\n") if line.strip()]
-        said = f": {lines[-1] if len(lines[-1]) <= MOST_SAID else lines[-1][: MOST_SAID - 1] + '…'}" if lines else ""
-        return "" if code is None else f"exit code {code}{said}"
+        return ("", "") if code is None else (f"exit code {code}", lines[-1] if lines else "")
+
+    @property
+    def why(self) -> str:
+        """Why it is not done, in a few words; empty where it is."""
+        return _shortened(*self.reason)
+
+    def names(self, word: str) -> bool:
+        """Whether a word of a message belongs to this item alone: a number, a path, or what the item is called."""
+        called = (self.state.item.id, self.state.item.input)
+        return any(sign in "/\\" or sign.isdigit() for sign in word) or word.strip(".,:;'\"()[]") in called
 
     def row(self) -> list[Cell]:
         return [
@@ -283,11 +292,22 @@ class BatchFigures:
         return [item for item in self.items if item.state.status != DONE and item.attempts]
 
     def causes(self) -> list[tuple[str, list[str]]]:
-        """Why items are not done, the most frequent cause first, with the ids of its items."""
-        found: dict[str, list[str]] = {}
+        """Why items are not done, the most frequent cause first, with the ids of its items.
+
+        Messages that differ only where each names its own item are one cause, with "…" in those places.
+        """
+        alike: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
         for item in self.unfinished():
-            found.setdefault(item.why or item.state.status, []).append(item.state.item.id)
-        return sorted(found.items(), key=lambda cause: -len(cause[1]))
+            how, said = item.reason
+            words = said.split()
+            key = how or item.state.status, *("…" if item.names(word) else word for word in words)
+            alike.setdefault(key, []).append((item.state.item.id, words))
+        found = []
+        for (how, *_), items in alike.items():
+            places = zip(*(words for _, words in items), strict=True)
+            said = " ".join(place[0] if len(set(place)) == 1 else "…" for place in places)
+            found.append((_shortened(how, said), [name for name, _ in items]))
+        return sorted(found, key=lambda cause: -len(cause[1]))
 
     def tables(self) -> list[Table]:
         """By device; what is not finished, and who was slow, where there are such items."""
@@ -378,6 +398,11 @@ def with_known_cpu(table: Table) -> Table:
         return table
     rows = tuple((*row[:place], *row[place + 1 :]) for row in table.rows)
     return replace(table, columns=(*table.columns[:place], *table.columns[place + 1 :]), rows=rows)
+
+
+def _shortened(how: str, said: str) -> str:
+    """`exit code 1: ValueError: no such volume`; a long line is cut."""
+    return how + (f": {said if len(said) <= MOST_SAID else said[: MOST_SAID - 1] + '…'}" if said else "")
 
 
 def cause_table(found: BatchFigures, most: int, title: str = "") -> Table:

@@ -28,9 +28,9 @@ from everywatt.bench.verdict import change, of_candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
-from everywatt.core.format import format_duration, format_joules, format_number, format_percent
+from everywatt.core.format import format_duration, format_percent
 from everywatt.core.jsonio import ToDict
-from everywatt.core.tables import Cell, Column, Table, columns_of, csv_of
+from everywatt.core.tables import Cell, Column, Table, cell_text, columns_of, csv_of
 
 LOOK_AGAIN_S = 1.0  # between two looks at the tape: each costs some ms of CPU time on the machine that is measured
 MOST_COMMAND = 40  # characters of a command in a table
@@ -83,7 +83,7 @@ class Result(ToDict):
     def floor(self) -> str:
         """The sentence on the smallest difference that these trials could have detected; empty where none could be."""
         floors = [one.gross.floor for one in self.found[1:] if one.gross is not None and one.gross.floor < 10]
-        return f"smallest detectable difference: {format_percent(max(floors))}" if floors else ""
+        return f"smallest detectable difference in energy: {format_percent(max(floors))}" if floors else ""
 
     def verdicts(self) -> list[str]:
         """One sentence for each candidate but the first: CPU time where energy is modelled, gross, and above idle."""
@@ -265,13 +265,13 @@ class Comparing:
         """Say how many trials are done in which time, what is done now, and what is known by now."""
         count = sum(not trial.warmup for trial in self._trials)
         words = [f"{count} trials", format_duration(self._experiment.elapsed_s), doing]
-        words += [
-            f"{one.candidate.label}/{self._candidates[0].label} {format_number(one.gross.ratio)}, {one.verdict}"
-            for one in self._found[1:]
-            if one.gross is not None
-        ]
+        for one in self._found[1:]:
+            if one.decisive is not None:
+                what = "CPU time " if one.decisive is one.cpu else ""
+                ratio = cell_text(one.decisive.cell)
+                words.append(f"{what}{one.candidate.label}/{self._candidates[0].label} {ratio}, {one.verdict}")
         if len(self._found) == 1 and self._found[0].energy is not None:
-            words.append(format_joules(self._found[0].energy.value))
+            words.append(cell_text(self._found[0].energy_cell, "J"))
         self._tell(" · ".join(words))
 
 

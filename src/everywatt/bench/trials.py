@@ -273,18 +273,17 @@ def from_span(span: Span) -> Trial | None:
 
 
 def with_energy(trials: Sequence[Trial], run: Run, *, live: bool = False) -> list[Trial]:
-    """The trials with their energies, as far as the tape has them; a live one has not yet what comes after its end."""
+    """The trials with their energies, as far as the tape has them; a live one has not yet what comes after its end.
+
+    Of a live run each is asked for once; what is learnt later, such as idle power, is in figures of the finished one.
+    """
     spans = {span.id: span for span in run.spans}
     last_ns = max(tape.extent_ns()[1] for tape in run.tapes)
     filled = []
     for trial in trials:
         span = spans.get(trial.span or "")
-        if (
-            trial.energy is None
-            and span is not None
-            and span.end_ns is not None
-            and (not live or span.end_ns < last_ns)
-        ):
+        ended_ns = None if span is None else span.end_ns
+        if span and ended_ns is not None and (not live or (trial.energy is None and ended_ns < last_ns)):
             trial = replace(trial, energy=run.energy(span), net=run.energy_net(span))
         filled.append(trial)
     return filled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -145,21 +146,32 @@ def _power(altair: Any, run: Run, metrics: Sequence[str], second: Sequence[str])
 
 def _colours(lines: Sequence[Line], drawn: Sequence[Line]) -> list[str]:
     """The colour of each: that of its device on a page, unless another line of the device has it already."""
-    devices = dict.fromkeys(line.device for line in sorted(lines, key=_rank) if line.device)
-    places = {device: place for place, device in enumerate(devices)}
+    places = device_places([line.device for line in lines if line.device])
+    least = 1 + max(places.values(), default=-1)
     found: list[int] = []
     for line in drawn:
-        place = places.get(line.device, len(places))
-        free = (other for other in range(len(places), len(places) + len(drawn)) if other not in found)
+        place = places.get(line.device, least)
+        free = (other for other in range(least, least + len(drawn)) if other not in found)
         found.append(next(free) if place in found else place)
     return [PALETTE[place % len(PALETTE)] for place in found]
 
 
-def _rank(line: Line) -> tuple[bool, bool, list[str | int]]:
-    """Cards first, then packages, each by number: as `everywatt.devicePlaces` of the page has them."""
-    device = line.device.rpartition(" ")[2]
-    parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", line.device)]
-    return not device.startswith("gpu."), not device.startswith("cpu."), parts
+USUAL_DEVICES = ("gpu.0", "cpu.0", "host", "gpu.1", "cpu.1")
+
+
+def device_places(names: Sequence[str]) -> dict[str, int]:
+    """The place of each device in the palette: as `everywatt.devicePlaces` of the page has them."""
+    places = {name: place for place, name in enumerate(USUAL_DEVICES) if name in names}
+    free = (place for place in itertools.count() if place not in places.values())
+    others = sorted(set(names) - places.keys(), key=_rank)
+    return {**places, **dict(zip(others, free, strict=False))}
+
+
+def _rank(device: str) -> tuple[bool, bool, bool, list[str | int]]:
+    """Cards first, then packages, each by number; the total last."""
+    last = device.rpartition(" ")[2].rpartition("/")[2]
+    parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", device)]
+    return device == "total", not last.startswith("gpu."), not last.startswith("cpu."), parts
 
 
 def _curves(altair: Any, run: Run, lines: Sequence[Line], scale: Any, side: str) -> list[Any]:

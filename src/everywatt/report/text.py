@@ -222,7 +222,10 @@ class RunReport:
             lines.append(f"  note    {meta['note']}")
         for point in run.points[-5:]:
             when = (point.at_ns - run.tapes[0].extent_ns()[0]) / 1e9
-            lines.append(f"  point   {point.name} = {point.value} at {format_duration(when)}")
+            value = point.value
+            if isinstance(value, float) and not value.is_integer():
+                value = f"{value:.6g}"
+            lines.append(f"  point   {point.name} = {value} at {format_duration(when)}")
         return [Table.lines(*lines)]
 
 

@@ -9,6 +9,7 @@ import pytest
 from batches import batch_runs
 
 import everywatt
+from everywatt.api.run import Run
 from everywatt.batch.figures import AttemptFigures, BatchFigures, ItemFigures, scaling_table
 from everywatt.batch.items import Item
 from everywatt.batch.journal import FAILED, Attempt, State
@@ -19,6 +20,7 @@ from everywatt.report.html.data import ledger_of, ledger_view, quality_view, rep
 from everywatt.report.html.lines import lines_of
 from everywatt.report.html.page import page
 from everywatt.report.html.pyramid import Series
+from everywatt.report.html.spans import flames, phases_of
 from everywatt.report.text import summary
 
 
@@ -89,10 +91,22 @@ def test_the_cockpit_has_every_item_with_its_attempts_and_causes(runs):
     failed = items["i3"]
     assert (failed["status"], failed["why"], failed["attempts"][0]["exit_code"]) == ("failed", "exit code 4", 4)
     assert view["causes"] == [["exit code 4", "1", "i3"]]
+    assert [item["cause"] for item in view["items"] if item["cause"]] == ["exit code 4"], "what a click searches for"
     for item in items.values():
         (start, end), *_ = [attempt["window_s"] for attempt in item["attempts"]]
         assert end - start == pytest.approx(item["seconds"], abs=0.05) and start >= 0
         assert item["joules"] > 0 and "J" in item["energy"]
+
+
+def test_a_batch_from_standard_input_is_reproduced_with_its_items(runs, monkeypatch):
+    words = ["everywatt", "batch", "-", "--gpus", "0", "--", "./work.sh", "{input}"]
+    monkeypatch.setattr(Run, "meta", {**runs[0].meta, "command": words, "cwd": "/data"})
+    items = "printf '%s\\n' i0 i1 i2 i3 i4 i5"
+    shown = report_document(runs[:1])["runs"][0]["reproduce"]
+    assert shown == f"cd /data && {items} | everywatt batch - --gpus 0 -- ./work.sh '{{input}}'"
+    monkeypatch.setattr("everywatt.report.html.data.MOST_PIPED", 5)
+    shown = report_document(runs[:1])["runs"][0]["reproduce"]
+    assert shown.endswith("'{input}' < items.txt  # with the 6 items of standard input, one per line")
 
 
 def test_joules_per_item_have_an_interval(runs):
@@ -118,14 +132,41 @@ def test_the_page_and_the_table_use_one_name_and_one_figure(runs):
     assert "J/item" not in heads, "the headline has it, of all energy"
 
 
-def test_items_that_timed_out_have_one_cause():
-    def item(name, seconds):
-        attempt = Attempt(1, "gpu.0", 0, None, FAILED, ended={"timed_out": True, "exit_code": -9, "runtime_s": seconds})
-        none = Energy.refuse("not measured")
+def failed_batch(**ended):
+    """A batch of items that ended like this, by their names."""
+    none = Energy.refuse("not measured")
+
+    def item(name, how):
+        attempt = Attempt(1, "gpu.0", 0, None, FAILED, ended=how)
         return ItemFigures(State(Item(0, name, name), FAILED), (AttemptFigures(attempt, none),), none)
 
-    found = BatchFigures("b", 3.0, (item("a", 1.50), item("b", 1.54)), (), Energy.refuse("not measured"), 0, 0)
+    return BatchFigures("b", 3.0, tuple(item(*one) for one in ended.items()), (), none, 0, 0)
+
+
+def test_items_that_timed_out_have_one_cause():
+    how = {"timed_out": True, "exit_code": -9}
+    found = failed_batch(a={**how, "runtime_s": 1.50}, b={**how, "runtime_s": 1.54})
     assert found.causes() == [("timed out", ["a", "b"])]
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("ValueError: volume {n} has no affine", "ValueError: volume … has no affine"),
+        ("ValueError: {id} is empty", "ValueError: … is empty"),
+        ("[Errno 2] No such file or directory: '/data/{id}/T1.nii'", "[Errno 2] No such file or directory: …"),
+        (
+            "{n} of 40 slices of this volume have no header with a pixel spacing",
+            "… of 40 slices of this volume have no ",
+        ),
+    ],
+)
+def test_messages_that_name_their_items_are_one_cause(said, cause):
+    ends = {name: {"exit_code": 1, "stderr": said.format(n=n, id=name)} for n, name in ((8, "eve"), (10, "bob"))}
+    found = failed_batch(**ends, other={"exit_code": 2, "stderr": said.format(n=9, id="other")})
+    (first, ids), (_, alone) = found.causes()
+    assert first.startswith(f"exit code 1: {cause}") and (ids, alone) == (["eve", "bob"], ["other"])
+    assert len(first) <= len("exit code 1: ") + 60
 
 
 def test_owners_without_any_energy_are_one_row(runs):
@@ -136,6 +177,15 @@ def test_owners_without_any_energy_are_one_row(runs):
     shown = ledger_view(ledger_of(runs[0]))
     assert [row for row in shown["owners"] if row["owner"]["kind"] == "process"] == []
     assert shown["rest"]["owners"] > 1
+
+
+def test_an_owner_has_one_interval_in_the_list_and_in_the_graph(runs):
+    owners = ledger_of(runs[1])
+    *_, graph = flames(runs[1], owners, phases_of(runs[1]))
+    listed = {row["owner"]["label"]: row["energy"] for row in ledger_view(owners)["owners"]}
+    assert graph["title"] == "Owners and devices" and graph["root"]["children"]
+    for node in graph["root"]["children"]:
+        assert node["shown"] == listed[node["name"]]["shown"], node["name"]
 
 
 def test_the_page_has_one_figure_of_what_everywatt_used():

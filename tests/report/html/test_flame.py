@@ -65,3 +65,16 @@ def test_the_run_itself_is_the_root_alone(tmp_path):
     assert nodes.keys() == {"epoch", "outside the spans"}
     assert nodes["epoch"]["joules"] == pytest.approx(160.0) and nodes["epoch"]["shown"] == "160.0 J"
     assert [child["name"] for child in nodes["epoch"]["children"]] == ["load"]
+
+
+def test_trials_of_two_candidates_are_two_phases_and_warm_ups_none_of_them(tmp_path):
+    package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
+    tried = [("fast", True), ("slow", True), ("fast", False), ("slow", False), ("fast", False)]
+    spans = [
+        ("trial", 2 * n, 2 * n + 1, None, {"role": "trial", "label": label, "warmup": warm})
+        for n, (label, warm) in enumerate(tried)
+    ]
+    found = phases_of(everywatt.load(write_tape(tmp_path / "x.tape", [package], spans)))["rows"]
+    assert {row["name"]: row["count"] for row in found} == {
+        "warm-up fast": 1, "warm-up slow": 1, "trial fast": 2, "trial slow": 1
+    }  # fmt: skip

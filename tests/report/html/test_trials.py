@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 from comparisons import EVIL, compared
+from reports import write_run
 
+import everywatt
+from everywatt.api.run import Run
 from everywatt.bench.sweep import Sweep, choose
 from everywatt.report.html.page import trials_page
 from everywatt.report.html.trials import trials_document
@@ -22,6 +25,13 @@ def test_verdicts_come_first_and_ratios_have_their_intervals():
     assert time["value"] == pytest.approx(1.2)
     assert data["failures"] == [] and data["command"] == "everywatt compare ./old 'x y'"
     assert data["kind"] == "comparison"
+
+
+def test_the_command_to_reproduce_says_where(tmp_path, monkeypatch):
+    run = everywatt.load(write_run(tmp_path / "compared.tape"))
+    monkeypatch.setattr(Run, "meta", {**run.meta, "cwd": "/my data"})
+    data = trials_document(compared(), run=run, command=["everywatt", "compare", "./old", "x y"])
+    assert data["reproduce"] == "cd '/my data' && everywatt compare ./old 'x y'"
 
 
 def test_where_energy_is_modelled_the_ratio_of_cpu_time_comes_first():

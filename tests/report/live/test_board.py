@@ -262,3 +262,21 @@ def test_figures_with_narrow_intervals_have_four_digits():
 def test_a_very_narrow_interval_fits_its_column():
     assert show.half_width(Amount(1000.0, 999.93, 1000.07)) == "<0.1 %"
     assert show.half_width(Amount(1000.0, 999.0, 1001.0)) == "±0.1 %"
+
+
+def test_what_is_modelled_has_no_false_digits():
+    total = Amount(21.0, 7.0, 51.0)
+    worker = WorkNow("cpu", 4, 2, 1, 1, 2.5, None, None, "success", "chunk_1", "2026-01-02T03:04:05")
+    made = Snapshot("batch x", 0, 1.0, total=total, work=(worker,), batch=BatchNow(40, 31, 2, 4, 83.0, 0.9510))
+    assert "  ≈ 0.95 J/item" in plain(board(made, View(), 120, 30))
+    assert show.energy(1443.6, "Wh", 0.7) == "≈ 0.40 Wh"
+    assert show.energy(7200.0, "Wh", 0.7) == "≈ 2.0 Wh"
+    assert show.energy(6000.0, "kWh", 0.002) == "0.002 kWh"
+
+
+def test_an_interval_and_a_pid_are_whole_in_ascii():
+    wide = OwnerNow(
+        "process", "4711:1", "python train.py --epochs … --config a.toml", 10.0, 100.0, low=85.1, high=114.9
+    )
+    text = plain(board(Snapshot("here", 0, 1.0, owners=Owners("owner", (wide,))), View(ascii=True), 80, 24))
+    assert "[4711]" in text and "+/-15 %" in text

@@ -8,6 +8,7 @@ import pytest
 from sites import FakeSource
 
 from everywatt.core.errors import NoSensor
+from everywatt.report.live.snapshot import Amount, DeviceNow, OwnerNow, Owners, Snapshot
 from everywatt.report.web.live import END, WAITING, EventStream, Hub, Hubs, point, shortened
 
 
@@ -166,6 +167,29 @@ def test_points_and_snapshots_are_short():
     assert {one["name"]: one["power_w"] for one in point(snapshot)["devices"]}["gpu.1"] == 101.0
     data = shortened(snapshot)
     assert data["energy"]["shown"] == "14.46 kJ ± 0.25" and data["owners"]["count"] == len(data["owners"]["entries"])
+
+
+def test_averages_have_one_unit():
+    some = [Snapshot("here", 0, 9.0, averages_w=watts) for watts in ((53.7, 48.2, None), (12e3, 9.0, 8.0), (None,) * 3)]
+    assert [shortened(one)["averages_shown"] for one in some] == [
+        "53.70 · 48.20 · – W",
+        "12.00 kW · 9.000 W · 8.000 W",
+        "–",
+    ]
+
+
+def test_watts_have_the_digits_that_their_energy_has():
+    wide = Amount(425.0, 348.0, 539.0)
+    device = DeviceNow("cpu.0", power_w=53.7012, averages_w=(53.7012, None, None), energy=wide)
+    owner = OwnerNow("process", "4711:1", "train", 0.09311, 1.0, low=0.0, high=9.0)
+    snapshot = Snapshot(
+        "here", 0, 9.0, (device,), 53.7012, (53.7012, 48.21, None), wide, owners=Owners("owner", (owner,))
+    )
+    data = shortened(snapshot)
+    assert data["power_shown"] == "54 W" and data["averages_shown"].startswith("54 ")
+    assert data["devices"][0]["power_shown"] == "54 W"
+    assert data["owners"]["entries"][0]["power_shown"] == "≈ 93 mW"
+    assert shortened(Snapshot("here", 0, 9.0))["power_shown"] == "–"
 
 
 def stream(hub, viewer, *, gone=None, send_s=0.0, **more):

@@ -39,8 +39,8 @@ FEW = 6  # items from which those of one cause are one row
 def command(runs: tuple[str, ...], form: str | None, baseline: str | None, tolerance: float, output: Output) -> int:
     """Summarise a batch. RUN is a batch; telemetry logs (.jsonl) and summary.json files of BADC are read too.
 
-    Several batches are shown side by side: items/s and J/item against the number of GPUs. The exit code is 1 if an item
-    failed or is unfinished, or if the batch has drifted from --baseline.
+    Several batches are shown side by side: items/s and J/item against the number of GPUs. Of a single one the exit code
+    is 1 if an item failed or is unfinished, or if it has drifted from --baseline.
     """
     names = runs or ("last",)
     if len(names) > 1:

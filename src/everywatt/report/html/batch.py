@@ -65,6 +65,7 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         key=lambda one: one.state.item.index,
     )
     said = sum(attempt.attempt.status != DONE for one in kept for attempt in one.attempts)
+    causes = {name: cause for cause, names in found.causes() for name in names}
     most = min(MOST_STDERR, max(LEAST_STDERR, ALL_STDERR // max(said, 1)))
     items = table_view(item_table(found.stragglers()[:MOST_ROWS]))
     rows = [_device(one, found) for one in found.devices]
@@ -78,7 +79,7 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         "item_heads": items["heads"],
         "stragglers": items["rows"],
         "causes": cause_table(found, MOST_ROWS).cells(),
-        "items": [_item(one, start_ns, most) for one in kept],
+        "items": [{**_item(one, start_ns, most), "cause": causes.get(one.state.item.id, "")} for one in kept],
         "more_items": len(found.items) - len(kept),
         "notes": [*found.notes, *found.repeated()],
     }

@@ -32,6 +32,7 @@ from everywatt.tape.run_store import existing_home, run_argument
 MOST_BYTES = 800_000
 LEAST_TICK_BYTES = 60_000  # of each run, however much else there is
 MOST_OWNERS = 20
+MOST_PIPED = 200  # items of standard input that a command line names
 
 
 def report_document(
@@ -107,7 +108,7 @@ def run_view(
         "quality": quality_view(quality),
         "carbon": _carbon(run_footprint(run, factors)),
         "provenance": provenance(run),
-        "reproduce": _reproduce(run),
+        "reproduce": _reproduce(run, batch),
         "batch": packed_batch(run, batch),
     }
     view = dict(plain(found))
@@ -347,7 +348,7 @@ def _device_names(run: Run) -> list[str]:
     return [f"{info.device} ({info.label})" if info.label else info.device for info in infos if info.channels]
 
 
-def _reproduce(run: Run) -> str:
+def _reproduce(run: Run, batch: BatchFigures | None) -> str:
     """The command line that would measure the same thing again."""
     words = run.meta.get("command")
     if not words:
@@ -361,7 +362,19 @@ def _reproduce(run: Run) -> str:
         tags = [part for key, value in (run.meta.get("tags") or {}).items() for part in ("--tag", f"{key}={value}")]
         words = ["everywatt", "run", *_idle_option(run), *tags, "--", *words]
     command = shlex.join(words)
-    return f"cd {shlex.quote(str(run.meta['cwd']))} && {command}" if run.meta.get("cwd") else command
+    if words[:3] == ["everywatt", "batch", "-"] and batch is not None:
+        inputs = [item.state.item.input for item in batch.items]
+        if len(inputs) <= MOST_PIPED:
+            command = f"printf '%s\\n' {shlex.join(inputs)} | {command}"
+        else:
+            command += f" < items.txt  # with the {len(inputs)} items of standard input, one per line"
+    return in_its_folder(run, command)
+
+
+def in_its_folder(run: Run | None, command: str) -> str:
+    """The command line, run where the run was started, if that is known."""
+    cwd = None if run is None else run.meta.get("cwd")
+    return f"cd {shlex.quote(str(cwd))} && {command}" if cwd else command
 
 
 def _idle_option(run: Run) -> list[str]:

@@ -27,9 +27,12 @@ MOST_SPANS = 5_000  # the ledger by span, and the energies one by one, of more t
 
 
 def _label(span: Span) -> str:
-    """A span's name, with its precision where it has one: what is compared is not added up."""
-    precision = span.attributes.get("precision")
-    return shown_name(f"{span.name} {precision}" if isinstance(precision, str) else span.name)
+    """A span's name, with its precision or the candidate that it tried: what is compared is not added up."""
+    found = span.attributes
+    trial = found.get("role") == "trial"
+    tried = (found.get("label") if trial else None) or found.get("precision")
+    name = "warm-up" if trial and found.get("warmup") else span.name
+    return shown_name(f"{name} {tried}" if isinstance(tried, str) else name)
 
 
 def spans_over_time(run: Run) -> list[tuple[str, float, float, int]]:
@@ -132,9 +135,11 @@ class _Node:
     own: list[Energy] = field(default_factory=list)
     children: dict[str, _Node] = field(default_factory=dict)
     spans: int = 0
+    whole: list[Energy] = field(default_factory=list)
+    """Its own and its children's together, where that is known better than their sum."""
 
     def energies(self) -> list[Energy]:
-        return [*self.own, *(energy for child in self.children.values() for energy in child.energies())]
+        return self.whole or [*self.own, *(energy for child in self.children.values() for energy in child.energies())]
 
 
 def flames(run: Run, owners: Ledger | None, phases: dict[str, Any]) -> list[dict[str, Any]]:
@@ -192,6 +197,7 @@ def _owners(ledger: Ledger) -> dict[str, Any] | None:
     root = _Node()
     for entry in ledger.entries:
         owner = root.children.setdefault(shown_name(entry.owner.label), _Node())
+        owner.whole.append(entry.energy)  # ends at what the devices drew together
         for device, energy in entry.energy.parts:
             owner.children.setdefault(device, _Node()).own.append(energy)
     return _view("run", root, ledger.total)

@@ -20,7 +20,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.format import format_energy, format_joules, format_percent
 from everywatt.core.jsonio import document, plain
 from everywatt.core.tables import Cell, Table
-from everywatt.report.html.data import made_now, provenance
+from everywatt.report.html.data import in_its_folder, made_now, provenance
 from everywatt.report.html.figures import table_view
 
 ENDED = {
@@ -49,6 +49,7 @@ def trials_document(
     data = {
         **made_now(),
         "command": shlex.join(command),
+        "reproduce": in_its_folder(run, shlex.join(command)),
         "title": _title(found, choice),
         "first": found[0].candidate.label,
         "verdicts": said or [_alone(found[0])],
@@ -228,6 +229,7 @@ def precision_document(
     data = {
         **made_now(),
         "command": shlex.join(command),
+        "reproduce": in_its_folder(run, shlex.join(command)),
         "title": f"{result.job.name} at {len(result.rows)} precisions",
         "first": "" if base is None else base.precision,
         "verdicts": result.verdicts() or [_alone_row(result)],

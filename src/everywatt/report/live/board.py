@@ -120,13 +120,13 @@ OWNER_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def owner_name(width: int, age_s: float = 0.0, *, live: bool = True) -> Column:
+def owner_name(width: int, age_s: float = 0.0, *, live: bool = True, ascii_only: bool = False) -> Column:
     """The owner's name takes what the other columns leave; processes of one name differ by their pid."""
 
     def cell(owner: OwnerNow, unit: str) -> str:
         pid = owner.id.partition(":")[0] if owner.kind == OwnerKind.PROCESS.value else ""
         end = f" [{pid}]" if pid.isdecimal() and pid != "0" else ""  # 0: processes that were never seen
-        return show.cut(owner.label, width - len(end)) + end
+        return show.cut(owner.label, width - len(end), ascii_only=ascii_only) + end
 
     stale = f" (until {age_s:.0f} s ago)" if age_s >= LEAST_AGE_S else ""
     return Column("owner", f"OWNER{stale if live else ' (means of the run)'}", width, cell, left=True)
@@ -318,7 +318,8 @@ def _progress(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     counts = f" {batch.done}/{batch.items} done"
     failed = f"  {batch.failed} failed" if batch.failed else ""
     rest = f"  about {show.clock(batch.eta_s)} left" if batch.eta_s is not None and snapshot.live else ""
-    each = f"  {show.energy(batch.joules_per_item, view.unit)}/item" if batch.joules_per_item is not None else ""
+    joules = show.energy(batch.joules_per_item, view.unit, show.spread(snapshot.total))
+    each = f"  {joules}/item" if batch.joules_per_item is not None else ""
     room = min(40, width - len(counts) - len(failed) - len(rest) - len(each) - 4)
     share = (batch.done + batch.failed) / batch.items
     drawn = f"  {show.bar(share, room, ascii_only=view.ascii)}" if room >= NARROW_SPARK else ""
@@ -340,7 +341,7 @@ def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Lin
         longest = max((len(method_words(owner.method)) for owner in rows), default=0)
         more = min(spare, max(0, longest - columns[-1].width))
         columns[-1], room = replace(columns[-1], width=columns[-1].width + more), room - more
-    name = owner_name(max(8, room), owners.age_s, live=snapshot.live)
+    name = owner_name(max(8, room), owners.age_s, live=snapshot.live, ascii_only=view.ascii)
     shown = rows[view.scroll : view.scroll + height - 2]  # two lines are for the heads
     all_columns = [name, *columns]
     lines = [[], [(" ", ""), *head_line(all_columns, view.sort, ascii_only=view.ascii)]]

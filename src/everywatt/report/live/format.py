@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from everywatt.core.format import WIDE, format_number, format_percent, format_rounded, in_ascii
+from everywatt.core.format import WIDE, format_percent, format_rounded, in_ascii
 from everywatt.core.tables import display_width
 from everywatt.core.units import J_PER_KWH
 
@@ -47,8 +48,12 @@ def energy(joules: float | None, unit: str = "J", share: float = 0.0) -> str:
     if unit not in _PER_UNIT:
         return _rounded(joules, "J", share)
     amount = joules / _PER_UNIT[unit]
+    if abs(amount) >= 1:
+        return _rounded(amount, unit, share)
+    half = min(share, 1.0) * abs(amount)
     # Not more than three decimals: the column is narrow.
-    return f"{amount:.3f} {unit}" if abs(amount) < 1 else format_number(amount, unit)
+    places = min(3, 1 - math.floor(math.log10(half))) if half else 3
+    return f"{'≈ ' * (share > WIDE)}{amount:.{places}f} {unit}"
 
 
 def _rounded(value: float, unit: str, share: float) -> str:
@@ -62,7 +67,9 @@ def half_width(figure: Figure) -> str:
     share = spread(figure)
     if not share:
         return NOTHING
-    return ">100 %" if share > 1 else "<0.1 %" if share < 0.0005 else f"±{format_percent(share)}"
+    if not 0.0005 <= share <= 1:
+        return ">100 %" if share > 1 else "<0.1 %"
+    return f"±{100 * share:.0f} %" if share >= 0.0995 else f"±{format_percent(share)}"
 
 
 def percent(value: float | None) -> str:

@@ -18,6 +18,7 @@ from everywatt.core.jsonio import dumps
 from everywatt.net.guard import Message, Receive, Send
 from everywatt.report.live.board import per_token
 from everywatt.report.live.faces import energy_text
+from everywatt.report.live.format import Figure, spread, watts
 from everywatt.report.live.snapshot import LiveSource, Snapshot
 
 INTERVAL_S: Final = 1.0
@@ -193,6 +194,7 @@ class Hubs:
         await asyncio.gather(*(hub.close() for hub in self._hubs.values()))
 
 
+NOT_KNOWN = "–"
 CHARTED: Final = ("name", "power_w", "utilisation_pct", "temperature_c", "clock_mhz", "memory_bytes")
 
 
@@ -214,22 +216,41 @@ def seed(snapshot: Snapshot, interval_s: float) -> dict[str, Any]:
 
 
 def shortened(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as `monitor --json` has it, with words for energies, and the largest owners."""
+    """The snapshot as `monitor --json` has it, with words for figures, and the largest owners."""
     data = snapshot.to_dict()
     data["t"] = snapshot.at_ns / 1e9
-    for row, amount in [
-        (data, snapshot.total),
-        *zip(data["devices"], (d.energy for d in snapshot.devices), strict=True),
+    devices = ((device.power_w, device.energy) for device in snapshot.devices)
+    for row, (power_w, amount) in [
+        (data, (snapshot.total_w, snapshot.total)),
+        *zip(data["devices"], devices, strict=True),
     ]:
         row["energy"]["shown"] = energy_text(amount)
+        row["power_shown"] = _watts(power_w, amount)
+    data["averages_shown"] = _alike([_watts(power_w, snapshot.total) for power_w in snapshot.averages_w])
     for row, model in zip(data.get("models", ()), snapshot.models, strict=False):
         row["shown"] = per_token(model)
     if snapshot.owners is not None:
         owners = data["owners"]
         owing = [entry for entry in snapshot.owners.entries if entry.power_w or entry.joules]
         owners["count"] = len(owing)
-        owners["entries"] = [{**one.to_dict(), "shown": energy_text(one)} for one in owing[:MOST_OWNERS]]
+        owners["entries"] = [
+            {**one.to_dict(), "shown": energy_text(one), "power_shown": _watts(one.power_w, one)}
+            for one in owing[:MOST_OWNERS]
+        ]
     return data
+
+
+def _alike(texts: list[str]) -> str:
+    """Figures beside one another, with their unit once where they have one."""
+    units = {text.rpartition(" ")[2] for text in texts} - {NOT_KNOWN}
+    if len(units) != 1:
+        return " · ".join(texts) if units else NOT_KNOWN
+    (unit,) = units
+    return " · ".join(text.removesuffix(f" {unit}") for text in texts) + f" {unit}"
+
+
+def _watts(power_w: float | None, energy: Figure) -> str:
+    return NOT_KNOWN if power_w is None else watts(power_w, spread(energy))
 
 
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]

@@ -20,13 +20,16 @@ everywatt.theme = function () {
   };
 };
 
-// Places in the palette: cards by number, then packages, then the rest, the total last. So a device has one colour on
-// every page, live or not.
+// Places in the palette: what most machines have is always at the same place, so that a device has one colour on every
+// page, live or not; then cards by number, packages, the rest, the total last, at places that are free.
+everywatt.usualDevices = ["gpu.0", "cpu.0", "host", "gpu.1", "cpu.1"];
 everywatt.devicePlaces = function (names) {
   const rank = (name) => [/(^|[ /])gpu\./, /(^|[ /])cpu\./].findIndex((kind) => kind.test(name));
   const key = (name) => name === "total" ? 3 : rank(name) < 0 ? 2 : rank(name);
-  const ordered = [...new Set(names)].sort((a, b) => key(a) - key(b) || a.localeCompare(b, "en", { numeric: true }));
-  return new Map(ordered.map((name, i) => [name, i]));
+  const usual = everywatt.usualDevices, places = new Map(usual.flatMap((name, i) => names.includes(name) ? [[name, i]] : []));
+  const free = [...Array(usual.length + names.length).keys()].filter((place) => !names.includes(usual[place]));
+  const others = [...new Set(names)].filter((name) => !places.has(name)).sort((a, b) => key(a) - key(b) || a.localeCompare(b, "en", { numeric: true }));
+  return new Map([...places, ...others.map((name, i) => [name, free[i]])]);
 };
 
 everywatt.faint = (colour, share) => colour + Math.round(share * 255).toString(16).padStart(2, "0");

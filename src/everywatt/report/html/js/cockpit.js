@@ -74,7 +74,7 @@ everywatt.Cockpit = class {
 
   found() {
     const words = this.words.split(/\s+/).filter(Boolean);
-    const text = (item) => [item.id, item.input, item.status, item.device, item.why].join(" ").toLowerCase();
+    const text = (item) => [item.id, item.input, item.status, item.device, item.why, item.cause].join(" ").toLowerCase();
     const value = { id: (item) => item.id, status: (item) => item.status, attempts: (item) => item.attempts.length, device: (item) => item.device, size: (item) => item.size,
       seconds: (item) => item.seconds, joules: (item) => item.joules, memory: (item) => item.memory_bytes, why: (item) => item.why }[this.sort];
     const order = (a, b) => {

@@ -90,8 +90,8 @@ everywatt.Page = class {
     const part = ({ device, label }) => device && label.startsWith(device + ".") ? device + label.slice(device.length).split(" ")[0] : device;
     const places = everywatt.devicePlaces(this.report.runs.flatMap(linesOf).filter((line) => line.device).flatMap((line) => [line.device, part(line)]));
     this.placeOf = (device) => places.get(device);
-    this.freePlace = places.size;
-    return (line) => places.get(part(line)) ?? places.size + Math.max(0, logged.indexOf(line.label));
+    this.freePlace = 1 + Math.max(-1, ...places.values());
+    return (line) => places.get(part(line)) ?? this.freePlace + Math.max(0, logged.indexOf(line.label));
   }
 
   // The colour at a place of the palette, as the theme has it now.
@@ -336,7 +336,7 @@ everywatt.Page = class {
 
   carbon(run) {
     const { element, section, table } = everywatt;
-    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not configured. They depend on factors that no sensor measures: everywatt report " + run.argument + " --country FR --pue 1.2 --price 0.25"));
+    if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not configured. They depend on factors that no sensor measures: everywatt report " + run.argument + " --country FR --pue 1.2 --price '0.25 EUR'"));
     const rows = run.carbon.rows.map((row) => [[row.label, element("span.about", {}, row.how)], row.shown]);
     return section("carbon", "Carbon and cost", "Computed from configured factors, separate from joules. The interval is that of the energy; factors are taken as exact.",
       table("Carbon and cost", ["", "Amount"], rows, [1]),

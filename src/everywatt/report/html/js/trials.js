@@ -114,5 +114,5 @@ everywatt.TrialsPage = class extends everywatt.Page {
         trials.map((trial) => [String(trial.number), String(trial.block + 1), trial.label, trial.shown, trial.net_shown, everywatt.number(trial.seconds, "s"), String(trial.exit_code), trial.remark]), [0, 1, 3, 4, 5, 6])));
   }
 
-  environment() { return this.provenance({ reproduce: this.report.command, provenance: this.report.pairs }); }
+  environment() { return this.provenance({ reproduce: this.report.reproduce, provenance: this.report.pairs }); }
 };

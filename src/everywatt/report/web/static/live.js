@@ -213,16 +213,16 @@ everywatt.Board = class extends everywatt.Page {
   }
 
   drawFigures() {
-    const { element, number } = everywatt, now = this.snapshot, energy = now.energy, averages = now.averages_w;
+    const { element, number } = everywatt, now = this.snapshot, energy = now.energy;
     const figure = (label, value, about) => element("div", {}, element("dt", {}, label), element("dd", {}, value, element("span.about", {}, about)));
-    const [value, unit] = now.power_w === null ? ["–", ""] : everywatt.scaled(now.power_w, "W");
+    const [, value, unit] = now.power_shown.match(/^(.*?) ?([a-zA-Z]*)$/);
     this.figures.replaceChildren(
       element("div", {}, element("p.figure", {}, element("span.value", { "data-power": "" }, value), element("span.unit", {}, unit)),
         element("p.about", {}, now.host.name + " · mean of the last " + number(this.interval || 1, "s")),
         element("dl.chips", {}, energy.scope ? this.chip("Scope", energy.scope, "what the watts cover") : null, energy.pedigree ? this.chip("Provenance", energy.pedigree, "how they were obtained", energy.pedigree.includes("modelled")) : null)),
       element("dl.figures", {},
         figure("Energy", energy.joules === null ? "–" : everywatt.withSpread(energy.shown), energy.refused || this.words.since + " " + this.began()),
-        figure("Averages", everywatt.alike(["1s", "5s", "15s"].map((name) => averages[name])) + " W", "time constants of 1, 5 and 15 s"),
+        figure("Averages", now.averages_shown, "time constants of 1, 5 and 15 s"),
         now.host.cpu_pct === null ? null : figure("CPU", everywatt.percent(now.host.cpu_pct / 100), "of all CPUs"),
         now.host.memory_bytes === null ? null : figure("Memory", everywatt.bytesOf(now.host.memory_bytes), now.host.memory_total_bytes ? "of " + everywatt.bytesOf(now.host.memory_total_bytes) : "in use")));
     this.notes.replaceChildren(...(now.notes.length ? [element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, now.notes.map((text) => element("li", {}, text))))] : []));
@@ -241,7 +241,7 @@ everywatt.Board = class extends everywatt.Page {
       if (device.throttled) facts.push("throttled");
       return element("div.tile", { role: "listitem", title: device.label || device.name },
         element("p.what", {}, swatch(palette[this.placeOf(device.name) % palette.length]), device.name, element("span.about", {}, device.label)),
-        element("p.watts", {}, device.power_w === null ? "–" : everywatt.scaled(device.power_w, "W").join(" "), element("span.about", {}, device.energy.joules === null ? "" : device.energy.shown)),
+        element("p.watts", {}, device.power_shown, element("span.about", {}, device.energy.joules === null ? "" : device.energy.shown)),
         element("p.about", {}, facts.join(" · ") || (device.in_total ? "" : "not in the total")));
     };
     this.tiles.setAttribute("role", "list");
@@ -299,7 +299,7 @@ everywatt.Board = class extends everywatt.Page {
     const percent = (value) => everywatt.percent(value === null ? null : value / 100);
     const body = owners.refused ? element("p.about", {}, "No owners: " + owners.refused + ".")
       : !owners.entries.length ? element("p.about", {}, "No owners yet.")
-      : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, everywatt.scaled(entry.power_w, "W").join(" "), entry.shown,
+      : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, entry.power_shown, entry.shown,
         percent(entry.cpu_pct), percent(entry.gpu_pct), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
     const more = owners.count > owners.entries.length ? "The first " + owners.entries.length + " of " + owners.count + ". " : "";
     const until = owners.age_s >= 2 ? ", until " + Math.round(owners.age_s) + " s ago" : "";
@@ -311,18 +311,6 @@ everywatt.Board = class extends everywatt.Page {
     super.redraw();
     this.drawTiles();
   }
-};
-
-// [text, unit] with a prefix that keeps the number short.
-everywatt.scaled = function (value, unit) {
-  const size = Math.abs(value), [factor, prefix] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([each]) => size >= each * 10) || (size > 0 && size < 0.1 ? [1e-3, "m"] : [1, ""]);
-  return [everywatt.alike([value / factor]), prefix + unit];
-};
-
-// Values beside one another, with the digits that leave four to the largest.
-everywatt.alike = function (values) {
-  const most = Math.max(0, ...values.map(Math.abs));
-  return values.map((value) => value === null ? "–" : value.toFixed(most >= 1000 ? 0 : most >= 100 ? 1 : 2).replace("-", "−")).join(" · ");
 };
 
 everywatt.bytesOf = function (bytes) {
