@@ -119,7 +119,6 @@ def test_a_cure_that_would_not_help_is_not_given():
     assert cures["edges"] == "" and "calibrate" in cures["gain"]
 
 
-@pytest.mark.xfail(strict=True, reason="bounds are said to shrink with the length of a recording")
 def test_a_longer_recording_does_not_help_against_what_is_missed_all_the_time():
     """A load in step with a part-time sensor looks the same however long it is recorded; a beat averages out."""
     edges, alias = Term("edges", "e", 5.0), Bound("aliasing", "a", 30.0, 50.0)

@@ -452,15 +452,15 @@ def _share(percent: float | None) -> Cell:
     return None if percent is None else "< 0.01 %" if 0 < percent < 0.01 else percent / 100
 
 
-def _without(energy: Energy, **changed_j: float) -> float:
-    """The half-width in percent that the figure would have with some sources changed."""
+def _without(energy: Energy, *, bounds_too: bool = True, **changed_j: float) -> float:
+    """The half-width in percent that the figure would have with some sources changed: their terms, and bounds too."""
     widths = energy.budget.by_source()
     left = {name: width / widths[name] for name, width in changed_j.items() if widths.get(name)}
     terms = [term._replace(joules=term.joules * left.get(term.source, 1.0)) for term in energy.budget.terms]
     bounds = [
         bound._replace(below=bound.below * share, above=bound.above * share)
         for bound in energy.budget.bounds
-        for share in (left.get(bound.source, 1.0),)
+        for share in (left.get(bound.source, 1.0) if bounds_too else 1.0,)
     ]
     return 100 * max(Budget(tuple(terms), tuple(bounds)).sides()) / abs(energy.joules or 1.0)
 
@@ -481,7 +481,12 @@ def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str
     if source == "aliasing" and width_j == 0:
         return "compare with a meter: busy all the time in pulses of the sensor's period looks the same"
     if source in ("edges", "aliasing"):
-        after = _without(energy, **{source: width_j / (10 if source == "edges" else math.sqrt(10))})
+        if source == "edges":
+            after = _without(energy, edges=width_j / 10)
+        else:  # what may be missed in the same way all the time is a bound, and grows with time
+            after = _without(energy, bounds_too=False, aliasing=width_j / math.sqrt(10))
+            if after > (1 - VISIBLE) * _without(energy):
+                return "a longer recording does not narrow it: compare with a meter, and record utilisation"
         return f"measure ten times as long ({format_duration(10 * duration_s)}): ± {format_percent(after / 100)}"
     if source == "baseline":
         after = _without(energy, baseline=width_j / 2)
