@@ -294,7 +294,7 @@ def account(energy: Energy, factors: Factors, varying_g_per_kwh: float | None = 
             varying = amount(varying_g_per_kwh, "g CO2e", f"{how}, {mean}")
     if factors.price_per_kwh is not None:
         unit = factors.currency or "(price units)"
-        cost = amount(factors.price_per_kwh, unit, f"kWh{times} × {factors.price_per_kwh:g} {factors.currency} per kWh")
+        cost = amount(factors.price_per_kwh, unit, f"kWh{times} × {factors.price_per_kwh:g} {unit} per kWh")
     whole = amount(1000.0, "Wh", f"{'modelled' if 'modelled' in energy.pedigree else 'measured'} energy{times}")
     sci = _sci(varying or carbon, factors)
     return Footprint(whole, carbon, varying, cost, factors.pue, _equivalents(whole), sci)
