@@ -16,7 +16,7 @@ from everywatt.core.format import format_duration, format_joules
 from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.jobs import Places
-from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
+from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.engine import MODULE_REST, NO_HOLDERS, REST_DEVICE, UJ, Level
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse

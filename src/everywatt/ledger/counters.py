@@ -172,7 +172,13 @@ class Counters:
             self.reasons.setdefault(device, {}).update(dict.fromkeys(there.reasons))
 
     def bridge(
-        self, device: str, whole_uj: int, seconds: float, level: Level | None, uses: Mapping[OwnerKey, float], now_ns: int
+        self,
+        device: str,
+        whole_uj: int,
+        seconds: float,
+        level: Level | None,
+        uses: Mapping[OwnerKey, float],
+        now_ns: int,
     ) -> None:
         """What a device counted while nothing was recording, as one interval.
 

@@ -126,7 +126,6 @@ def test_a_list_of_jobs_says_its_sum_and_what_of_it_is_not_whole(store: Store) -
     assert len(JobSums("user", [], nodes).tables()) == 2, "nothing to add up"
 
 
-@pytest.mark.xfail(strict=True, reason="only the rows above it say so")
 def test_the_sum_of_jobs_that_were_seen_in_part_says_so(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.append([known_site.job(n, "dan", 3, 1, 2 * MJ, coverage=part) for n, part in ((8, 0.5), (9, 1.0))], "n1")
