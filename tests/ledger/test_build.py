@@ -275,6 +275,24 @@ def test_mig_instances_share_the_board_by_slices(tmp_path):
     assert ledger.entry("a").method == "slices"
 
 
+@pytest.mark.xfail(strict=True, reason="a process whose use is unknown counts as one that does nothing")
+def test_mig_instances_share_what_the_board_draws_though_its_utilisation_is_not_known(tmp_path):
+    """Drivers report none of a board with instances. The instances were there already while idle was measured."""
+    rows = {
+        1: [
+            on_gpu(101, None, gpu_instance=1, compute_instance=0, slices=3, of_slices=7),
+            on_gpu(102, None, gpu_instance=2, compute_instance=0, slices=1, of_slices=7),
+        ]
+    }
+    watts, spans = flat(20.0, 4) + flat(300.0, 8), [("idle", 0, 4, {"role": "idle"})]
+    processes = [Process(101, flat(0.0), name="a"), Process(102, flat(0.0), name="b")]
+    path = write_machine(tmp_path / "x.tape", {"gpu.0": watts}, processes, seconds=12, gpu_rows=rows, spans=spans)
+    ledger = load(path).ledger(between=(4.0, 12.0))
+    check(ledger)
+    assert ledger.entry("a").energy.value == pytest.approx(3 * ledger.entry("b").energy.value, rel=0.01)
+    assert "held_watts" not in ledger.idle["gpu.0"]
+
+
 def test_a_gpu_that_works_while_nobody_is_listed_is_unattributed(tmp_path):
     watts = flat(20.0, 4) + flat(220.0, 8)
     ledger = load(gpu_tape(tmp_path / "x.tape", {0: []}, watts, flat(0.0, 4) + flat(90.0, 8))).ledger()
