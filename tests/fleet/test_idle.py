@@ -88,7 +88,6 @@ def test_a_reading_that_comes_late_does_not_change_idle_power():
     assert (level.idle_w, level.method) == (pytest.approx(20, abs=0.5), "quiet")
 
 
-@pytest.mark.xfail(strict=True, reason="weights by slices and by memory count as per cent of use")
 @pytest.mark.parametrize("instances", [{}, {"gpu_instance": 1, "compute_instance": 0, "slices": 1, "of_slices": 7}])
 def test_idle_of_a_card_is_not_found_where_the_driver_reports_no_use_of_its_processes(instances):
     """200 W throughout, of a card whose utilisation is not reported either."""

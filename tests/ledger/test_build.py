@@ -113,7 +113,7 @@ def test_twice_the_power_is_twice_for_every_owner_of_a_machine(machine):
 def test_a_process_on_a_card_that_used_nothing_may_have_used_what_counts_as_idle(tmp_path):
     """Each card was never seen without its process, so half of its idle power may be that process's."""
     rows = [
-        {"gpu": gpu, "uuid": "u", "pid": 100 + gpu, "type": "C", "memory_bytes": 1 << 20, "sm": None} for gpu in (0, 1)
+        {"gpu": gpu, "uuid": "u", "pid": 100 + gpu, "type": "C", "memory_bytes": 1 << 20, "sm": 0.0} for gpu in (0, 1)
     ]
     devices = {"gpu.0": flat(1.0), "gpu.1": flat(1.0)}
     processes, path = [Process(100, flat(0.0))], tmp_path / "box-0001.tape"

@@ -91,7 +91,6 @@ def test_a_card_at_work_is_not_idle(tmp_path, idle_span, utilisation):
     assert refused(run.energy_net(), "gpu.0")
 
 
-@pytest.mark.xfail(strict=True, reason="a process whose use is unknown counts as one that does nothing")
 def test_a_card_with_a_process_of_which_the_driver_reports_no_use_is_not_idle(tmp_path):
     row = {"gpu": 0, "pid": 100, "type": "C", "memory_bytes": 1 << 30, "sm": None}
     path = write_machine(

@@ -195,7 +195,7 @@ class Watcher:
             state = self.states.value(f"{line.channel.device}.utilisation", now_ns)
             busy = None if state is None else state[0] / 100
             if busy is None:
-                busy = min(sum(uses.values()) / 100, 1.0)
+                busy = gpu_time.busy_s / gpu_time.seconds if gpu_time.seconds else 0.0
         else:
             on = self._package(line)
             uses = use.on(on.number, on.cores_s(seconds))

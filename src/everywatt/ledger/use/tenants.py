@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -153,6 +154,11 @@ def active_weights(tenants: Sequence[Tenant]) -> tuple[list[float], str]:
     """Like `weights`, and no weights where all of them only hold the GPU."""
     parts, method = weights(tenants)
     return ([], method) if method == "sm time" and sum(parts) < BUSY_SM else (parts, method)
+
+
+def busy_share(tenants: Sequence[Tenant]) -> float:
+    """How busy they keep a GPU, from 0 to 1; NaN where the driver reports no use of one of them, as with MIG."""
+    return math.nan if any(tenant.sm is None for tenant in tenants) else sum(t.sm or 0.0 for t in tenants) / 100
 
 
 def _by_memory(tenants: Sequence[Tenant]) -> list[float]:
