@@ -275,7 +275,6 @@ def test_mig_instances_share_the_board_by_slices(tmp_path):
     assert ledger.entry("a").method == "slices"
 
 
-@pytest.mark.xfail(strict=True, reason="a process whose use is unknown counts as one that does nothing")
 def test_mig_instances_share_what_the_board_draws_though_its_utilisation_is_not_known(tmp_path):
     """Drivers report none of a board with instances. The instances were there already while idle was measured."""
     rows = {

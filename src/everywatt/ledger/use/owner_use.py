@@ -267,9 +267,9 @@ class GpuTime:
     """
 
     seconds: float = 0.0
-    busy_s: float = 0.0
     used: dict[int, float] = field(default_factory=dict)
     held: dict[int, float] = field(default_factory=dict)
+    busy_s: float = 0.0
 
     @classmethod
     def of(cls, tenants: Sequence[Tenant]) -> GpuTime:
