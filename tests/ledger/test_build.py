@@ -292,7 +292,6 @@ def test_mig_instances_share_what_the_board_draws_though_its_utilisation_is_not_
     assert "held_watts" not in ledger.idle["gpu.0"]
 
 
-@pytest.mark.xfail(strict=True, reason="slices count alike, whatever they do")
 def test_mig_instances_share_the_board_by_what_their_slices_did_where_that_is_known(tmp_path):
     """Three slices at 20 % and one at 60 % did as much; while idle was measured both did nothing."""
 

@@ -356,7 +356,6 @@ print(json.dumps([[row["pid"], row["slices"], row["of_slices"]] for row in table
     assert inside(lab, code) == [[11, 1, 7], [12, 3, 7]]
 
 
-@pytest.mark.xfail(strict=True, reason="no sensor reads it")
 def test_what_instances_did_is_told_by_the_sensor_where_the_board_has_gpm(sim_machine, inside):
     """10 % of the board are 70 % of one of its seven slices; on a board without GPM that is not known."""
     code = """
