@@ -101,7 +101,6 @@ def test_a_counter_that_starts_again_is_a_gap(tmp_path):
     assert figure.joules == pytest.approx(180 + 120) and figure.coverage == pytest.approx(5 / 6)
 
 
-@pytest.mark.xfail(strict=True, reason="a counter counts across every hole")
 @pytest.mark.parametrize("scraped", [False, True], ids=["written", "scraped"])
 def test_what_no_agent_saw_is_not_observed_and_what_it_bridged_is(tmp_path, scraped):
     """Two cards of 100 W, no agent for 6 s: the joules of one, which has a counter, came later, those of the other not.
