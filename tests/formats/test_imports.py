@@ -52,7 +52,6 @@ def test_aipowermeter_processes_are_owners(tmp_path):
     assert written[30]["metrics"]["cpu"]["rel_intel_power"]["11"] == pytest.approx(25, rel=0.05)
 
 
-@pytest.mark.xfail(strict=True, reason="it is read and not written")
 def test_aipowermeter_memory_of_processes_is_kept_and_written(tmp_path):
     more = {"per_process_cpu_uses": {"11": 0.5}, "per_process_mem_use_abs": {"11": 3 << 30}}
     (tmp_path / "power_metrics.json").write_text("\n".join([*(line(n, cpu(50, **more)) for n in range(20)), END]))
