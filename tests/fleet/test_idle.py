@@ -1,17 +1,18 @@
 """Idle watts as the agent goes along."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from fake_clock import FakeClock
 from tapes import at, counter_group
 
-from everywatt.core.channels import Domain, Row
+from everywatt.core.channels import Cadence, Domain, GroupInfo, Row
 from everywatt.fleet import device_counters as idle
 from everywatt.fleet.jobs import Places
 from everywatt.fleet.watch import Watcher
 from everywatt.ledger.counters import Counters
-from everywatt.ledger.engine import Level
+from everywatt.ledger.engine import ASSUMED, Level
 
 
 def test_quiet_time_gives_idle():
@@ -85,3 +86,20 @@ def test_a_reading_that_comes_late_does_not_change_idle_power():
         watcher.settle(at(read))
     level = watcher.lines.all[0].idle.level()
     assert (level.idle_w, level.method) == (pytest.approx(20, abs=0.5), "quiet")
+
+
+@pytest.mark.parametrize("instances", [{}, {"gpu_instance": 1, "compute_instance": 0, "slices": 1, "of_slices": 7}])
+def test_idle_of_a_card_is_not_found_where_the_driver_reports_no_use_of_its_processes(instances):
+    """200 W throughout, of a card whose utilisation is not reported either."""
+    card = counter_group("gpu.0", Domain.GPU)
+    table = GroupInfo("nvml.processes", "nvml", "gpu", (), Cadence.SLOW, table=True)
+    watcher = Watcher(FakeClock(at(0)), at(1) - at(0), Places([]), Counters())
+    sources = [SimpleNamespace(info=i, outage=None, listeners=[], expected_s=lambda _: 1.0) for i in (card, table)]
+    watcher.listen(sources)
+    for second in range(60):
+        now_ns = watcher.clock.now_ns = at(second)
+        watcher.rows(sources[0], [Row(now_ns, now_ns, now_ns, (200 * second,))])
+        row = {"gpu": 0, "pid": 100, "type": "C", "memory_bytes": 1, "sm": None, **instances}
+        watcher.table(sources[1], now_ns, [row] if second < 2 else [])
+        watcher.settle(now_ns, anyway=True)
+    assert watcher.lines.all[0].idle.level().method in ASSUMED

@@ -101,6 +101,33 @@ def test_a_counter_that_starts_again_is_a_gap(tmp_path):
     assert figure.joules == pytest.approx(180 + 120) and figure.coverage == pytest.approx(5 / 6)
 
 
+@pytest.mark.parametrize("scraped", [False, True], ids=["written", "scraped"])
+def test_what_no_agent_saw_is_not_observed_and_what_it_bridged_is(tmp_path, scraped):
+    """Two cards of 100 W, no agent for 6 s: the joules of one, which has a counter, came later, those of the other not.
+
+    Coverage is written when it changes, but scraped each time; then the agent is away between two scrapes.
+    """
+    times = list(range(0, 60, 15)) if scraped else [*range(15), *range(21, 60)]
+    found = []
+    for card, lost_s in (("gpu.0", 0), ("gpu.1", 6)):
+        labels = {"device": card, "domain": "gpu", "instance": "n"}
+        joules = [100.0 * (t - (lost_s if t >= 20 else 0)) for t in times]
+        shares = [(t, 1 - lost_s / (t - 14) if t >= 20 and lost_s else 1.0) for t in times]
+        kept = [(t, c) for n, (t, c) in enumerate(shares) if scraped or not n or c != shares[n - 1][1]]
+        for name, more, pairs in (
+            (E, {"pedigree": "counter"}, list(zip(times, joules, strict=True))),
+            ("everywatt_coverage_ratio", {}, kept),
+        ):
+            at_ms, values = zip(*pairs, strict=True)
+            found.append(Series(name, labels | more, array("q", [START + 1000 * t for t in at_ms]), array("d", values)))
+    run, _ = run_of(found, tmp_path)
+    whole, partly = (run.energy(device=card) for card in ("gpu.0", "gpu.1"))
+    truth_j = 100.0 * (times[-1] - times[0])
+    assert whole.joules == pytest.approx(truth_j) and whole.coverage == 1.0
+    assert partly.coverage == pytest.approx(1 - (15 if scraped else 7) / times[-1])
+    assert partly.low <= truth_j <= partly.high and partly.joules < 0.9 * truth_j
+
+
 def test_jobs_are_spans(tmp_path):
     job = series("everywatt_job_info", [1] * 4, exported_job="42", user="ada", instance="n1:9876", job="everywatt")
     again = series("everywatt_job_info", [1] * 3, at=START + 8000, exported_job="42", user="ada", instance="n1:9876")

@@ -52,6 +52,16 @@ def test_aipowermeter_processes_are_owners(tmp_path):
     assert written[30]["metrics"]["cpu"]["rel_intel_power"]["11"] == pytest.approx(25, rel=0.05)
 
 
+def test_aipowermeter_memory_of_processes_is_kept_and_written(tmp_path):
+    more = {"per_process_cpu_uses": {"11": 0.5}, "per_process_mem_use_abs": {"11": 3 << 30}}
+    (tmp_path / "power_metrics.json").write_text("\n".join([*(line(n, cpu(50, **more)) for n in range(20)), END]))
+    run = load(import_files("aipowermeter", [tmp_path], tmp_path / "x.tape", {}))
+    assert next(e for e in run.ledger().entries if "pid 11" in e.owner.label).use["rss_bytes"] == 3 << 30
+    export_aipowermeter(run, tmp_path / "again")
+    again = load(import_files("aipowermeter", [tmp_path / "again"], tmp_path / "y.tape", {}))
+    assert next(e for e in again.ledger().entries if "pid 11" in e.owner.label).use["rss_bytes"] == 3 << 30
+
+
 def smi_card(watts):
     return {
         "nvidia_draw_absolute": watts + 20,

@@ -113,7 +113,7 @@ def test_twice_the_power_is_twice_for_every_owner_of_a_machine(machine):
 def test_a_process_on_a_card_that_used_nothing_may_have_used_what_counts_as_idle(tmp_path):
     """Each card was never seen without its process, so half of its idle power may be that process's."""
     rows = [
-        {"gpu": gpu, "uuid": "u", "pid": 100 + gpu, "type": "C", "memory_bytes": 1 << 20, "sm": None} for gpu in (0, 1)
+        {"gpu": gpu, "uuid": "u", "pid": 100 + gpu, "type": "C", "memory_bytes": 1 << 20, "sm": 0.0} for gpu in (0, 1)
     ]
     devices = {"gpu.0": flat(1.0), "gpu.1": flat(1.0)}
     processes, path = [Process(100, flat(0.0))], tmp_path / "box-0001.tape"
@@ -273,6 +273,45 @@ def test_mig_instances_share_the_board_by_slices(tmp_path):
     check(ledger)
     assert ledger.entry("a").energy.value == pytest.approx(3 * ledger.entry("b").energy.value, rel=0.01)
     assert ledger.entry("a").method == "slices"
+
+
+def test_mig_instances_share_what_the_board_draws_though_its_utilisation_is_not_known(tmp_path):
+    """Drivers report none of a board with instances. The instances were there already while idle was measured."""
+    rows = {
+        1: [
+            on_gpu(101, None, gpu_instance=1, compute_instance=0, slices=3, of_slices=7),
+            on_gpu(102, None, gpu_instance=2, compute_instance=0, slices=1, of_slices=7),
+        ]
+    }
+    watts, spans = flat(20.0, 4) + flat(300.0, 8), [("idle", 0, 4, {"role": "idle"})]
+    processes = [Process(101, flat(0.0), name="a"), Process(102, flat(0.0), name="b")]
+    path = write_machine(tmp_path / "x.tape", {"gpu.0": watts}, processes, seconds=12, gpu_rows=rows, spans=spans)
+    ledger = load(path).ledger(between=(4.0, 12.0))
+    check(ledger)
+    assert ledger.entry("a").energy.value == pytest.approx(3 * ledger.entry("b").energy.value, rel=0.01)
+    assert "held_watts" not in ledger.idle["gpu.0"]
+
+
+def test_mig_instances_share_the_board_by_what_their_slices_did_where_that_is_known(tmp_path):
+    """Three slices at 20 % and one at 60 % did as much; while idle was measured both did nothing."""
+
+    def did(first, second):
+        return [
+            on_gpu(101, None, gpu_instance=1, compute_instance=0, slices=3, of_slices=7, instance_sm=first),
+            on_gpu(102, None, gpu_instance=2, compute_instance=0, slices=1, of_slices=7, instance_sm=second),
+        ]
+
+    watts = flat(20.0, 2) + flat(50.0, 4) + flat(300.0, 6)
+    processes = [Process(101, flat(0.0), name="a"), Process(102, flat(0.0), name="b")]
+    rows = {2: [], 3: did(0.0, 0.0), 6: did(0.0, 0.0), 7: did(20.0, 60.0)}
+    spans = [("idle", 0, 2, {"role": "idle"})]
+    path = write_machine(tmp_path / "x.tape", {"gpu.0": watts}, processes, seconds=12, gpu_rows=rows, spans=spans)
+    ledger = load(path).ledger()
+    check(ledger)
+    a, b = ledger.entry("a"), ledger.entry("b")
+    assert a.by_part_uj[Part.ACTIVE] == pytest.approx(b.by_part_uj[Part.ACTIVE], rel=0.01)
+    assert a.method == "slices by activity"
+    assert ledger.idle["gpu.0"]["held_watts"] == pytest.approx(30, rel=0.01)
 
 
 def test_a_gpu_that_works_while_nobody_is_listed_is_unattributed(tmp_path):

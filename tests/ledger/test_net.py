@@ -91,6 +91,14 @@ def test_a_card_at_work_is_not_idle(tmp_path, idle_span, utilisation):
     assert refused(run.energy_net(), "gpu.0")
 
 
+def test_a_card_with_a_process_of_which_the_driver_reports_no_use_is_not_idle(tmp_path):
+    row = {"gpu": 0, "pid": 100, "type": "C", "memory_bytes": 1 << 30, "sm": None}
+    path = write_machine(
+        tmp_path / "a.tape", {"gpu.0": [200.0] * 12}, [Process(100, [0.0] * 12)], seconds=12, gpu_rows={1: [row]}
+    )
+    assert refused(Run(path, [Tape.open(path)]).energy_net(), "gpu.0", "utilisation was not recorded")
+
+
 def test_a_card_that_draws_most_of_its_limit_without_utilisation_is_not_idle():
     seen = Watched([200.0] * 40, [0.0] * 40, 0.25, "gpu", [False] * 40, limit_w=300.0)
     found = find_idle(seen)

@@ -354,3 +354,21 @@ table = [group for group in Nvml(Request()).groups() if group.info.name == "nvml
 print(json.dumps([[row["pid"], row["slices"], row["of_slices"]] for row in table.read_table()[1]]))
 """
     assert inside(lab, code) == [[11, 1, 7], [12, 3, 7]]
+
+
+def test_what_instances_did_is_told_by_the_sensor_where_the_board_has_gpm(sim_machine, inside):
+    """10 % of the board are 70 % of one of its seven slices; on a board without GPM that is not known."""
+    code = """
+import json, time
+from everywatt.sensors.base import Request
+from everywatt.sensors.nvidia.nvml import Nvml
+table = [group for group in Nvml(Request()).groups() if group.info.name == "nvml.processes"][0]
+read = [table.read_table()[1]]
+time.sleep(1)
+read.append(table.read_table()[1])
+print(json.dumps([[row.get("instance_sm") for row in rows] for rows in read]))
+table.close()
+"""
+    for more, second in ((",gpm=1", [pytest.approx(70), pytest.approx(70)]), ("", [])):
+        sensor = f"mig=1g.5gb+3g.20gb,processes=11:1GiB:10%:0+12:2GiB:30%:1{more}"
+        assert inside(sim_machine(gpus=["constant:100W"], sensor=[sensor]), code) == [[None, None], second]

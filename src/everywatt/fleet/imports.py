@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +58,9 @@ UNITS: Final = (
 # Counters and gauges of other exporters that are joules and watts of a device.
 DCGM: Final = {"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("J", 1e-3), "DCGM_FI_DEV_POWER_USAGE": ("W", 1.0)}
 GAP_PERIODS: Final = 3
+ENERGY: Final = "everywatt_energy_joules_total"
+COVERAGE: Final = "everywatt_coverage_ratio"
+FELL: Final = 0.9  # coverage below this share of what it was: time was lost, and not only seen a little later
 PROBES: Final = 32
 
 
@@ -77,7 +81,7 @@ def translate(series: Series, card: str = "") -> MappedSeries | None:
     """The channel of a series; `card` is the name of the device behind it, where that is known."""
     labels = series.labels
     device = labels.get("device", "")
-    if series.name == "everywatt_energy_joules_total":
+    if series.name == ENERGY:
         return MappedSeries(energy(device, labels.get("domain", ""), labels.get("pedigree", ""), card), series)
     if series.name == "everywatt_power_watts":
         counted = energy(device, labels.get("domain", ""), labels.get("pedigree", ""), card)
@@ -335,6 +339,7 @@ def part_of(node: Target) -> Part:
     for name, mapped in node.mapped.items():
         if ours and not _is_ours(mapped):
             mapped = replace(mapped, channel=replace(mapped.channel, domain=None, mirror_of=None))
+        mapped = replace(mapped, series=_with_outages(mapped, node))
         groups.setdefault((mapped.channel.device, mapped.series.at_ms.tobytes()), []).append((name, mapped))
     tables = []
     for number, ((device, _), members) in enumerate(groups.items(), 1):
@@ -344,6 +349,29 @@ def part_of(node: Target) -> Part:
         columns = zip(*(_clean(mapped.series.values) for _, mapped in members), strict=True)
         tables.append(Table(info, list(zip([at_ms * 1_000_000 for at_ms in times], columns, strict=True))))
     return Part(tables, host=node.host, spans=list(_jobs(node)), meta={"labels": dict(node.labels)})
+
+
+def _with_outages(mapped: MappedSeries, node: Target) -> Series:
+    """A counter of ours, which starts again after a time that no agent saw and none could bridge: there its coverage
+    fell. Coverage may be stored only when it changes."""
+    one, places = mapped.series, set[int]()
+    labels = {name: value for name, value in one.labels.items() if name != "pedigree"}
+    coverage = node.mapped.get(_key(COVERAGE, labels)) if one.name == ENERGY else None
+    if coverage is None or len(one.at_ms) < 2:
+        return one
+    steps = [after - before for before, after in pairwise(one.at_ms)]
+    usual = sorted(steps)[len(steps) // 2]
+    for (from_ms, before), (to_ms, after) in pairwise(zip(coverage.series.at_ms, coverage.series.values, strict=True)):
+        if after < FELL * before:
+            inside = range(max(bisect_right(one.at_ms, from_ms), 1), bisect_right(one.at_ms, to_ms))
+            place = max(inside, key=lambda place: steps[place - 1], default=0)
+            if place and (len(inside) == 1 or steps[place - 1] > GAP_PERIODS * usual):
+                places.add(place)
+    base, values = 0.0, array("d")
+    for place, value in enumerate(one.values):
+        base = value if place in places else base
+        values.append(value - base)
+    return replace(one, values=values) if places else one
 
 
 def _clean(values: array[float]) -> Sequence[float]:

@@ -16,8 +16,8 @@ from everywatt.core.format import format_duration, format_joules
 from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.jobs import Places
-from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
-from everywatt.ledger.engine import MODULE_REST, NO_HOLDERS, NOT_RUNNING, REST_DEVICE, UJ, Level, apportion
+from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
+from everywatt.ledger.engine import MODULE_REST, NO_HOLDERS, REST_DEVICE, UJ, Level
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source
@@ -195,7 +195,7 @@ class Watcher:
             state = self.states.value(f"{line.channel.device}.utilisation", now_ns)
             busy = None if state is None else state[0] / 100
             if busy is None:
-                busy = min(sum(uses.values()) / 100, 1.0)
+                busy = gpu_time.busy_s / gpu_time.seconds if gpu_time.seconds else 0.0
         else:
             on = self._package(line)
             uses = use.on(on.number, on.cores_s(seconds))
@@ -238,12 +238,8 @@ class Watcher:
             joules, length = format_joules(fresh_uj / UJ), format_duration(seconds)
             said.append(f"{line.device}: {joules} were counted in {length} while the agent was not running")
             level = line.idle.level() if line.idle is not None else None
-            idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
             uses = self._unwatched_gpu(line) if line.kind == "gpu" else self.cpu.unwatched()
-            uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
-            amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
-            amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
-            self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
+            self.counters.bridge(line.device, fresh_uj, seconds, level, uses, now_ns)
         self._bridging = self.used_before is not None or any(line.resumed_ns for line in self.lines.all)
         return said
 

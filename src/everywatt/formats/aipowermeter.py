@@ -369,7 +369,7 @@ def _segment(run: Run) -> list[str]:
             observed |= coverage > 0
     cards = [source.channel.device for source in found if source.domain is Domain.GPU]
     beside = {key: {card: _readings(tape, f"{card}.{what}", at_ns) for card in cards} for key, what in _BESIDE.items()}
-    uses = _cpu_uses(tape, at_ns)
+    uses, memories = _cpu_uses(tape, at_ns), _memories(tape, at_ns)
     lines: list[str] = []
     edges = np.flatnonzero(np.diff(observed, prepend=False, append=False)).reshape(-1, 2)
     for first, place in [(begin, place) for begin, end in edges for place in range(begin, end + 1)]:
@@ -381,6 +381,9 @@ def _segment(run: Run) -> list[str]:
             shares = {str(pid): float(share[step]) for pid, share in uses.items()}
             whole_w = metrics["cpu"].get("intel_power")
             metrics["cpu"]["per_process_cpu_uses"] = shares
+            metrics["cpu"]["per_process_mem_use_abs"] = {
+                str(pid): int(size[place]) for pid, size in memories.items() if pid in uses and np.isfinite(size[place])
+            }
             if whole_w is not None:
                 metrics["cpu"]["rel_intel_power"] = {pid: share * whole_w for pid, share in shares.items()}
         for key, readings in beside.items():
@@ -414,6 +417,21 @@ def _cpu_uses(tape: Tape, at_ns: npt.NDArray[np.int64]) -> dict[int, npt.NDArray
         whole = np.fmax(whole, use.busy.used(starts_ns, ends_ns))
     used.pop(REST_PID, None)
     return {pid: seconds / np.maximum(whole, 1e-9) for pid, seconds in used.items()}
+
+
+def _memories(tape: Tape, at_ns: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.float64]]:
+    """The newest resident memory of each process at each instant, by pid; NaN where none is known."""
+    processes = tape_use(tape).processes
+    if processes is None or "rss_bytes" not in processes.memory:
+        return {}
+    number, seen_ns, size = map(np.array, processes.memory["rss_bytes"])
+    found = {}
+    for place, facts in enumerate(processes.processes):
+        mine = number == place
+        if mine.any():
+            newest = np.searchsorted(seen_ns[mine], at_ns, side="right") - 1
+            found[facts.pid] = np.where(newest >= 0, size[mine][newest], np.nan)
+    return found
 
 
 def _readings(tape: Tape, name: str, at_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

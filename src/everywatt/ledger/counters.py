@@ -171,6 +171,25 @@ class Counters:
         if there.reasons:
             self.reasons.setdefault(device, {}).update(dict.fromkeys(there.reasons))
 
+    def bridge(
+        self,
+        device: str,
+        whole_uj: int,
+        seconds: float,
+        level: Level | None,
+        uses: Mapping[OwnerKey, float],
+        now_ns: int,
+    ) -> None:
+        """What a device counted while nothing was recording, as one interval.
+
+        When in it power was drawn and used is not known: the intervals are as wide as they can be.
+        """
+        account: DeviceAccount[OwnerKey] = DeviceAccount()
+        account.add(whole_uj / UJ, seconds, level or Level(0.0), uses)
+        due_j = {owner: joules for owner, joules in account.close().by_owner(IDLE, UNATTRIBUTED).items() if joules > 0}
+        amounts = dict(zip(due_j, apportion(whole_uj, due_j.values()), strict=True))
+        self.charge(device, amounts, now_ns, reason=NOT_RUNNING)
+
     def find_intervals(
         self,
         device: str,

@@ -341,9 +341,8 @@ def _gpu(seen: Watched, measured: Idle | None) -> Idle:
     if seen.held is None and not any(math.isfinite(use) for use in seen.use):
         return measured or _lowest(seen, "its utilisation was not recorded")
     held = [False] * len(seen.watts) if seen.held is None else seen.held
-    still = [not use > STILL_USE for use in seen.use]
-    empty = _cells(seen, [quiet and not there for quiet, there in zip(still, held, strict=True)])
-    holding = [quiet and there for quiet, there in zip(still, held, strict=True)]
+    empty = _cells(seen, [not (there or use > STILL_USE) for use, there in zip(seen.use, held, strict=True)])
+    holding = [there and use <= STILL_USE for use, there in zip(seen.use, held, strict=True)]
     idle = measured
     if idle is None and empty.enough:
         if _varied(empty):

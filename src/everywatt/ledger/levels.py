@@ -14,6 +14,7 @@ from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger import idle as idling
 from everywatt.ledger.idle import Idle, kind_of
 from everywatt.ledger.use.account import TapeUse, continue_use, stretch_joules, tape_use
+from everywatt.ledger.use.tenants import busy_share
 from everywatt.tape.columns import Flags, Floats, Ints
 from everywatt.tape.reader import Tape
 
@@ -104,7 +105,7 @@ def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | 
         return share, None
     tenants = use.gpus.at(device_number(source.channel), (edges[:-1] + edges[1:]) // 2)
     if gpu is None:
-        share = np.array([sum(t.sm or 0.0 for t in inside) / 100 for inside in tenants])
+        share = np.array([busy_share(inside) for inside in tenants])
     return share, np.array([bool(inside) for inside in tenants], dtype=np.bool_)
 
 

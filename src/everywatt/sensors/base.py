@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # made at run time they would cost each recorder a millisecon
         compute_instance: int | None
         slices: int | None  # compute slices of the MIG instance
         of_slices: int | None  # of the board
+        instance_sm: float | None  # % of the MIG instance, where the board has GPM metrics
         since_ns: int  # when it was last known who is on this GPU, monotonic; not in the first rows
         gone: bool  # it left
 

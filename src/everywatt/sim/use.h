@@ -267,6 +267,8 @@ API nvmlDeviceGetProcessesUtilizationInfo(handle *h, process_uses *uses) {
 
 /* ---- MIG ---- */
 
+#define BOARD_SLICES 7
+
 API nvmlDeviceGetMigMode(handle *h, unsigned *current, unsigned *pending) {
     CARD(h);
     NEEDS(current && pending);
@@ -275,7 +277,7 @@ API nvmlDeviceGetMigMode(handle *h, unsigned *current, unsigned *pending) {
     *current = *pending = g->instances > 0;
     return OK;
 }
-ONE_VALUE(nvmlDeviceGetMaxMigDeviceCount, unsigned, g->instances ? 7 : 0)
+ONE_VALUE(nvmlDeviceGetMaxMigDeviceCount, unsigned, g->instances ? BOARD_SLICES : 0)
 API nvmlDeviceGetMigDeviceHandleByIndex(handle *h, unsigned index, handle **into) {
     WHOLE_CARD(h);
     NEEDS(into);
@@ -332,6 +334,7 @@ typedef struct {
 } gpm_support;
 typedef struct {
     const gpu *card;
+    int instance; /* of MIG, -1 for the card */
     double t;
 } gpm_sample;
 typedef struct {
@@ -363,19 +366,37 @@ API nvmlGpmSampleFree(gpm_sample *s) {
     free(s);
     return OK;
 }
+static int gpm_take(const gpu *g, int instance, gpm_sample *s) {
+    if (!g->gpm) return NOT_SUPPORTED;
+    *s = (gpm_sample){g, instance, sim_now()};
+    return OK;
+}
 API nvmlGpmSampleGet(handle *h, gpm_sample *s) {
     WHOLE_CARD(h);
     NEEDS(s);
-    if (!g->gpm) return NOT_SUPPORTED;
-    s->card = g;
-    s->t = sim_now();
-    return OK;
+    return gpm_take(g, -1, s);
 }
+API nvmlGpmMigSampleGet(handle *h, unsigned instance, gpm_sample *s) {
+    WHOLE_CARD(h);
+    NEEDS(s && instance < (unsigned)g->instances);
+    return gpm_take(g, (int)instance, s);
+}
+
+/* The share of a MIG instance in use, from what its processes declared of the card. */
+static double instance_share(const gpu *g, int instance) {
+    double declared = 0;
+    for (int i = 0; i < PROCESSES; i++)
+        if (alive(&g->processes[i]) && g->processes[i].instance == instance) declared += g->processes[i].sm;
+    return fmin(declared * BOARD_SLICES / g->mig[instance].slices, 1);
+}
+
 API nvmlGpmMetricsGet(gpm_request *request) {
     SYSTEM;
     NEEDS(request && request->first && request->second && request->first->card);
     NEEDS(request->first->card == request->second->card && request->second->t > request->first->t);
-    double share = use_share(request->first->card, request->first->t, request->second->t) * 100;
+    const gpm_sample *first = request->first, *second = request->second;
+    double share = 100 * (first->instance < 0 ? use_share(first->card, first->t, second->t)
+                                              : instance_share(first->card, first->instance));
     for (unsigned i = 0; i < request->count; i++) {
         gpm_metric *m = &request->metric[i];
         m->result = OK;

@@ -126,6 +126,13 @@ def test_a_list_of_jobs_says_its_sum_and_what_of_it_is_not_whole(store: Store) -
     assert len(JobSums("user", [], nodes).tables()) == 2, "nothing to add up"
 
 
+def test_the_sum_of_jobs_that_were_seen_in_part_says_so(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.append([known_site.job(n, "dan", 3, 1, 2 * MJ, coverage=part) for n, part in ((8, 0.5), (9, 1.0))], "n1")
+    for listed in (JobList(jobs(store, DAY), DAY), JobSums("user", sums(store, DAY, "user"), {})):
+        assert listed.tables()[1].notes[0].endswith(" (coverage 75.0 %)")
+
+
 def test_coverage_has_one_name(store: Store) -> None:
     (row,) = (row for row in jobs(store, DAY) if row["user"] == "cy")
     assert short(row) == "0.100 mJ ± 0.010 (coverage 50.0 %)"

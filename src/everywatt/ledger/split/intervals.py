@@ -22,7 +22,7 @@ O = TypeVar("O")  # noqa: E741 - an owner: anything hashable
 # twelve programs alone and in 863 pairs on a machine without hyper-threading, where 0.22 holds 97 % of the true shares
 # (`make bench NAME=attribution`). 0.2 holds 94 %, but what holds 94 % of the pairs of eleven programs holds 93.5 % of
 # those of the twelfth: a program that was not tried needs more. The others are assumed.
-UNSURE = {"cpu time": 0.22, "sm time": 0.3, "slices": 0.5, "memory": 1.0}
+UNSURE = {"cpu time": 0.22, "sm time": 0.3, "slices": 0.5, "slices by activity": 0.5, "memory": 1.0}
 # The same with hyper-threading, or where that is unknown: six programs in 200 pairs on 64 CPUs with it.
 UNSURE_SMT = 0.35
 UNSURE_WIDE = 0.5  # CPU time for what is more than CPUs, or for one package of several

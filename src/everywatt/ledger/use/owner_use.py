@@ -16,7 +16,7 @@ from everywatt.ledger.engine import saturating
 from everywatt.ledger.split.intervals import JIFFY_S
 from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.processes import CpuRecord, ProcessTable, Seen
-from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
+from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights, busy_share
 from everywatt.sensors.base import TableRow
 
 LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this
@@ -261,11 +261,15 @@ def _by_process(used: Sequence[Used]) -> list[Used]:
 
 @dataclass(slots=True)
 class GpuTime:
-    """Weights of processes on a GPU times seconds, how long each held it, and how long that is in all."""
+    """Weights of processes on a GPU times seconds, how long each held it, and how long that is in all.
+
+    `busy_s` is how long they kept it busy, NaN where that is not known.
+    """
 
     seconds: float = 0.0
     used: dict[int, float] = field(default_factory=dict)
     held: dict[int, float] = field(default_factory=dict)
+    busy_s: float = 0.0
 
     @classmethod
     def of(cls, tenants: Sequence[Tenant]) -> GpuTime:
@@ -277,6 +281,7 @@ class GpuTime:
     def add(self, seconds: float, tenants: Sequence[Tenant]) -> str:
         """Some time with these tenants; gives how their energy is shared."""
         self.seconds += seconds
+        self.busy_s += busy_share(tenants) * seconds
         parts, method = active_weights(tenants)
         for tenant in tenants:
             self.held[tenant.pid] = self.held.get(tenant.pid, 0.0) + seconds

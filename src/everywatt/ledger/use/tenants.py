@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,12 +12,16 @@ from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.use.processes import LATE
 from everywatt.sensors.base import TableRow
 
+ACTIVITY = "slices by activity"
 BUSY_SM = 1.0  # per cent of a GPU's SM time below which a process only holds it
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One process on one GPU as it stood in a stretch of time. `sm` is per cent, None where the driver does not say."""
+    """One process on one GPU as it stood in a stretch of time. `sm` is per cent, None where the driver does not say.
+
+    `instance_sm` is per cent of its MIG instance, whatever process was in it.
+    """
 
     pid: int
     sm: float | None
@@ -24,6 +29,7 @@ class Tenant:
     instance: tuple[int, int | None] | None = None
     slices: float | None = None
     of_slices: float | None = None
+    instance_sm: float | None = None
 
 
 class TenantTable:
@@ -135,6 +141,7 @@ def tenant_of(row: TableRow) -> Tenant:
         None if instance is None else (instance, row.get("compute_instance")),
         row.get("slices"),
         row.get("of_slices"),
+        row.get("instance_sm"),
     )
 
 
@@ -143,7 +150,8 @@ def weights(tenants: Sequence[Tenant]) -> tuple[list[float], str]:
     if not tenants:
         return [], ""
     if any(tenant.instance is not None for tenant in tenants):
-        return _by_slices(tenants), "slices"
+        did = all(tenant.instance_sm is not None and tenant.slices and tenant.of_slices for tenant in tenants)
+        return _by_slices(tenants, did), ACTIVITY if did else "slices"
     if any(tenant.sm is not None for tenant in tenants):
         return [tenant.sm or 0.0 for tenant in tenants], "sm time"
     return _by_memory(tenants), "memory"
@@ -152,7 +160,14 @@ def weights(tenants: Sequence[Tenant]) -> tuple[list[float], str]:
 def active_weights(tenants: Sequence[Tenant]) -> tuple[list[float], str]:
     """Like `weights`, and no weights where all of them only hold the GPU."""
     parts, method = weights(tenants)
-    return ([], method) if method == "sm time" and sum(parts) < BUSY_SM else (parts, method)
+    return ([], method) if method in ("sm time", ACTIVITY) and sum(parts) < BUSY_SM else (parts, method)
+
+
+def busy_share(tenants: Sequence[Tenant]) -> float:
+    """How busy they keep a GPU, from 0 to 1; NaN where the driver reports no use of one of them."""
+    parts, method = weights(tenants)
+    unknown = method in ("slices", "memory") or (method != ACTIVITY and any(tenant.sm is None for tenant in tenants))
+    return math.nan if unknown else sum(parts) / 100
 
 
 def _by_memory(tenants: Sequence[Tenant]) -> list[float]:
@@ -160,14 +175,17 @@ def _by_memory(tenants: Sequence[Tenant]) -> list[float]:
     return known if sum(known) > 0 else [1.0] * len(tenants)
 
 
-def _by_slices(tenants: Sequence[Tenant]) -> list[float]:
-    """The board by slices of the instances that have tenants, an instance by memory; no slices known: equal ones."""
+def _by_slices(tenants: Sequence[Tenant], did: bool) -> list[float]:
+    """The board by slices of the instances that have tenants (no slices known: equal ones), or by the per cent of it
+    that each kept busy, if that is known; an instance by memory."""
     instances: dict[Any, list[int]] = {}
     for index, tenant in enumerate(tenants):
         instances.setdefault(tenant.instance, []).append(index)
     shares = [0.0] * len(tenants)
     for inside in instances.values():
         size = max((float(tenants[index].slices or 0.0) for index in inside), default=0.0) or 1.0
+        if did:
+            size *= (tenants[inside[0]].instance_sm or 0.0) / (tenants[inside[0]].of_slices or 1.0)
         parts = _by_memory([tenants[index] for index in inside])
         for index, part in zip(inside, parts, strict=True):
             shares[index] = size * part / sum(parts)

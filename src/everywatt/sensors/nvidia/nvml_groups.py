@@ -423,10 +423,10 @@ METRICS = {
 
 
 class Gpm:
-    """Two samples and one request, made once. `channels` are percent."""
+    """Two samples and one request, made once, of a GPU or of one of its MIG instances. `channels` are percent."""
 
-    def __init__(self, nvml: Any, index: int, handle: Any) -> None:
-        self._nvml = nvml
+    def __init__(self, nvml: Any, index: int, handle: Any, instance: int | None = None) -> None:
+        self._nvml, self._instance = nvml, instance
         self.channels = [Channel(f"gpu.{index}.{name}", "%", Kind.GAUGE, f"gpu.{index}", scale=1.0) for name in METRICS]
         self._older, self._newer = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
         self._request = nvml.c_nvmlGpmMetricsGet_t()
@@ -434,7 +434,7 @@ class Gpm:
         self._request.numMetrics = len(METRICS)
         for place, constant in enumerate(METRICS.values()):
             self._request.metrics[place].metricId = getattr(nvml, constant)
-        nvml.nvmlGpmSampleGet(handle, self._older)
+        self._take(handle, self._older)
 
     def read(self, handle: Any) -> list[float]:
         """Percent since the last read, NaN where a metric failed. Raises where the device is lost."""
@@ -445,8 +445,14 @@ class Gpm:
         entries = [self._request.metrics[place] for place in range(len(METRICS))]
         return [NAN if entry.nvmlReturn else float(entry.value) for entry in entries]
 
+    def _take(self, handle: Any, sample: Any) -> None:
+        if self._instance is None:
+            self._nvml.nvmlGpmSampleGet(handle, sample)
+        else:
+            self._nvml.nvmlGpmMigSampleGet(handle, self._instance, sample)
+
     def _sample(self, handle: Any) -> None:
-        self._nvml.nvmlGpmSampleGet(handle, self._newer)
+        self._take(handle, self._newer)
         self._request.sample1, self._request.sample2 = self._older, self._newer
         self._nvml.nvmlGpmMetricsGet(self._request)
 

@@ -20,6 +20,7 @@ from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.nvidia.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, attempt, code_of, is_lost, metric, pointer
+from everywatt.sensors.nvidia.nvml_groups import Gpm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,6 +89,7 @@ class _Gpu:
         self.seen_ns: int | None = None  # when it was last known who is there
         self.graphics_ns = 0
         self.samples = True
+        self.instances: dict[int, Gpm | None] = {}  # of MIG, None without GPM metrics
 
     def may_skip(self, now_ns: int, hurried: bool) -> bool:
         """True where its used memory shows that no process came or left; utilisation is read once a second."""
@@ -151,6 +153,8 @@ class ProcessTable:
         """Nothing to do: every process on a GPU is listed, whoever started it."""
 
     def close(self) -> None:
+        for gpm in (gpm for gpu in self._gpus for gpm in gpu.instances.values() if gpm is not None):
+            gpm.close()
         self._closed()
 
     def _rows(self, gpu: _Gpu, handle: Any) -> dict[tuple[int, int | None, int | None], GpuProcessRow]:
@@ -165,6 +169,9 @@ class ProcessTable:
                     rows[key] = row
         if rows and gpu.samples:
             self._add_use(gpu, handle, rows)
+        for instance in {row["gpu_instance"] for row in rows.values()}:
+            if instance is not None:
+                self._add_activity(gpu, handle, instance, rows)
         return rows
 
     def _listed(self, gpu: _Gpu, handle: Any, kind: str) -> list[Any]:
@@ -176,6 +183,16 @@ class ProcessTable:
         listed: list[Any] = metric(self._graphics, handle) or []  # compute-only boards have no graphics list
         gpu.graphics_ns = now_ns if listed else now_ns + ASK_ANYWAY_NS
         return listed
+
+    def _add_activity(self, gpu: _Gpu, handle: Any, instance: int, rows: dict[Any, GpuProcessRow]) -> None:
+        """SM use of a MIG instance since the last read, if the board has GPM metrics (Hopper and later)."""
+        if instance not in gpu.instances:
+            gpu.instances[instance] = attempt(Gpm, self._nvml, gpu.device.index, handle, instance)[0]
+        elif (gpm := gpu.instances[instance]) is not None:
+            active = gpm.read(handle)[0]
+            for row in rows.values():
+                if row["gpu_instance"] == instance:
+                    row["instance_sm"] = active if active == active else None
 
     def _add_use(self, gpu: _Gpu, handle: Any, rows: dict[Any, GpuProcessRow]) -> None:
         """SM use since the last read. The driver keeps samples only of processes that did something; others have 0."""

@@ -193,7 +193,10 @@ def _listed(what: str, rows: Sequence[Mapping[str, Any]], refused: int, *more: s
     names = [
         name for name in ("energy_uj", "low_uj", "high_uj") if known and all(row.get(name) is not None for row in known)
     ]
-    total = short({name: sum(row[name] for row in known) for name in names}) if known else "no energy"
+    seen_s = [(row["elapsed_s"] * row["coverage"], row["elapsed_s"]) for row in known if row["coverage"] is not None]
+    coverage = share(*map(sum, zip(*seen_s, strict=True))) if seen_s else None
+    sums_of = {name: sum(row[name] for row in known) for name in names}
+    total = short({**sums_of, "coverage": coverage}) if known else "no energy"
     facts = [f"{what}: {total}", *([f"{refused} refused"] if refused else []), *more]
     return [Table.lines(", ".join(facts))]
 
