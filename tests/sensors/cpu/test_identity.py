@@ -114,9 +114,6 @@ def test_containers(tmp_path):
     assert identify(machine(tmp_path, {}, {"container": "podman"})).container == "podman"
 
 
-NEWER = pytest.mark.xfail(strict=True, reason="family 26 is all fifth generation, and the newest of Intel have no name")
-
-
 @pytest.mark.parametrize(
     ("vendor", "family", "model", "stepping", "generation"),
     [
@@ -129,11 +126,11 @@ NEWER = pytest.mark.xfail(strict=True, reason="family 26 is all fifth generation
         ("AuthenticAMD", 25, 17, 1, "epyc-gen4"),  # Genoa
         ("AuthenticAMD", 25, 160, 2, "epyc-gen4"),  # Bergamo
         ("AuthenticAMD", 26, 2, 1, "epyc-gen5"),  # Turin
-        pytest.param("AuthenticAMD", 25, 144, 0, "epyc-gen4", marks=NEWER),  # MI300A
-        pytest.param("AuthenticAMD", 26, 80, 0, "epyc-gen6", marks=NEWER),
-        pytest.param("AuthenticAMD", 26, 160, 0, "epyc-gen6", marks=NEWER),
-        pytest.param("GenuineIntel", 19, 1, 1, "diamondrapids", marks=NEWER),
-        pytest.param("GenuineIntel", 6, 221, 0, "clearwaterforest", marks=NEWER),
+        ("AuthenticAMD", 25, 144, 0, "epyc-gen4"),  # MI300A
+        ("AuthenticAMD", 26, 80, 0, "epyc-gen6"),
+        ("AuthenticAMD", 26, 160, 0, "epyc-gen6"),
+        ("GenuineIntel", 19, 1, 1, "diamondrapids"),
+        ("GenuineIntel", 6, 221, 0, "clearwaterforest"),
     ],
 )
 def test_generations(vendor, family, model, stepping, generation):

@@ -161,7 +161,6 @@ LATER = [
 ]
 
 
-@pytest.mark.xfail(strict=True, reason="newer CPUs are taken for those of 2021")
 @pytest.mark.parametrize(
     ("generation", "before"),
     [("epyc-gen6", "epyc-gen5"), ("diamondrapids", "graniterapids"), ("clearwaterforest", "sierraforest")],
