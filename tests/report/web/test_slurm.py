@@ -94,7 +94,6 @@ def test_pages_are_guarded_and_hold_text_only(open_: TestClient, path: str) -> N
     assert "http://" not in answer.text and "https://" not in answer.text
 
 
-@pytest.mark.xfail(strict=True, reason="pages call it what nodes drew, and do not say that jobs are whole ones")
 def test_what_nodes_drew_has_its_interval_on_every_page(behind: TestClient) -> None:
     drew = (
         "nodes in these hours: 11.60 MJ (11.25 … 11.95) = "
@@ -246,7 +245,6 @@ def test_a_period_without_records_has_no_zeros(open_: TestClient) -> None:
     assert "No node recorded energy in this period." in text and "0 J" not in text
 
 
-@pytest.mark.xfail(strict=True, reason="a page has the least coverage of its nodes beside a figure of all of them")
 def test_the_coverage_of_a_job_is_that_of_its_figure(tmp_path: Path) -> None:
     made = Store(tmp_path / "site")
     for node, part in (("n1", 0.6), ("n2", 1.0)):

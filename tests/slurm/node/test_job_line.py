@@ -32,7 +32,6 @@ def test_what_it_says() -> None:
     assert job_line(known_site.job(1, ME, 1, 1, None)) is None
 
 
-@pytest.mark.xfail(strict=True, reason="the line has neither the coverage nor the interval of the idle share")
 def test_it_says_how_much_was_observed_and_how_certain_the_idle_share_is() -> None:
     ends = {"idle_low_uj": 3_600 * 300 * 10**6, "idle_high_uj": 3_600 * 420 * 10**6}
     assert job_line(replace(ROW, coverage=0.6, **ends)) == (

@@ -173,7 +173,6 @@ def test_a_store_that_users_cannot_pass_through_is_named(tmp_path: Path) -> None
     assert make_folder(tmp_path, Person("nobody", 65534, 65534)).is_dir()
 
 
-@pytest.mark.xfail(strict=True, reason="the line of a day has neither its interval nor how much was observed")
 def test_the_line_of_a_day_says_how_certain_it_is(tmp_path: Path) -> None:
     made = Store(tmp_path / "site")
     row = known_site.job(8, "dan", 3, 1, 36 * 10**11, coverage=0.6, high_uj=54 * 10**11)

@@ -151,7 +151,6 @@ def test_an_idle_share_says_its_coverage_where_no_energy_beside_it_does() -> Non
     assert amount({**row, "energy_uj": 1}, "idle_uj") == "100 J ± 10"
 
 
-@pytest.mark.xfail(strict=True, reason="waste is printed with four digits, whatever its idle share is known to")
 def test_waste_has_the_digits_that_its_idle_share_leaves() -> None:
     row = {"idle_uj": 1_000_000, "idle_low_uj": 900_000, "idle_high_uj": 1_900_000, "waste_uj": 500_000}
     assert cells(row, ["waste"]) == ["0.50 J"]
@@ -159,7 +158,6 @@ def test_waste_has_the_digits_that_its_idle_share_leaves() -> None:
     assert cells({**row, "waste_uj": None}, ["waste"]) == [None]
 
 
-@pytest.mark.xfail(strict=True, reason="a job that runs does not say how much of it was observed")
 def test_a_job_that_runs_says_how_much_of_it_was_observed() -> None:
     row = dict.fromkeys(("account", "power_w", "idle_j", "idle_low_j", "idle_high_j", "waste_j"))
     row |= {"job_id": "1", "user": "ada", "nodes": ["n1"], "elapsed_s": 10.0, "coverage": 0.6}
