@@ -100,8 +100,7 @@ def short(row: Mapping[str, Any], level: str = "") -> str:
 
 def rounded(row: Mapping[str, Any], unit: str, value: float, of: Sequence[str] = OWN) -> str:
     """What follows from an amount of a row, its energy, with the digits that the interval of that leaves."""
-    amount_uj, *ends_uj = (row.get(name) for name in of)
-    low_uj, high_uj = (0, 0) if None in ends_uj else ends_uj
+    amount_uj, low_uj, high_uj = (row.get(name) or 0 for name in of)
     return format_rounded(unit, (high_uj - low_uj) / 2 / amount_uj * value if amount_uj else 0.0, value)
 
 
