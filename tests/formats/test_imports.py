@@ -62,9 +62,8 @@ def test_aipowermeter_memory_of_processes_is_kept_and_written(tmp_path):
     assert next(e for e in again.ledger().entries if "pid 11" in e.owner.label).use["rss_bytes"] == 3 << 30
 
 
-@pytest.mark.xfail(strict=True, reason="GPU use and memory of processes are not read from a recording")
 def test_aipowermeter_processes_on_cards_are_owners(tmp_path):
-    """Of what a card draws above idle, 3600 J, two processes get two thirds and one third, by their shares of its use."""
+    """What a card draws above idle, 3600 J, is shared by use: two thirds and one third."""
     uses = [{}] * 10 + [{"11": 0.6, "12": 0.3}] * 90 + [{"11": 0.0}] * 10
 
     def card(use):
@@ -93,7 +92,6 @@ def test_aipowermeter_processes_on_cards_are_owners(tmp_path):
     assert written[5]["metrics"]["gpu"]["per_gpu_per_pid_utilization_absolute"] == {"1": {}}
 
 
-@pytest.mark.xfail(strict=True, reason="the memory that is a process's alone is not read from a recording")
 def test_aipowermeter_keeps_memory_that_is_a_processs_alone(tmp_path):
     more = {"per_process_cpu_uses": {"11": 0.5}, "per_process_mem_use_uss": {"11": 2 << 30}}
     (tmp_path / "power_metrics.json").write_text("\n".join([*(line(n, cpu(50, **more)) for n in range(20)), END]))
