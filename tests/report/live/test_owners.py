@@ -169,7 +169,6 @@ def test_an_owner_leaves_with_its_last_process(tmp_path, sleeper, by):
         assert sums[0] == pytest.approx(sums[1])
 
 
-@pytest.mark.xfail(strict=True, reason="processes that came since the last working-out are not looked for")
 def test_an_owner_stays_while_it_has_newer_processes(tmp_path, sleeper):
     """Of this user the tape has one process, which ends; others run that are younger than the last working-out."""
     process, start = sleeper
