@@ -400,7 +400,6 @@ def test_a_state_of_an_earlier_version_names_one_folder(tmp_path: Path) -> None:
     assert State.read(tmp_path / "node.json").folders == ["/runs/a"]
 
 
-@pytest.mark.xfail(strict=True, reason="whether the machine was started again is found by clocks alone")
 @pytest.mark.parametrize(
     ("boots", "set_by_s", "same"),
     [
@@ -419,6 +418,5 @@ def test_a_boot_goes_by_its_id_where_there_is_one(tmp_path: Path, boots, set_by_
         assert before.same_boot(after, SAME_BOOT_NS) == same
 
 
-@pytest.mark.xfail(strict=True, reason="a tape does not name the boot that it is of")
 def test_a_tape_names_its_boot() -> None:
     assert provenance()["host"]["boot"] == boot_id()
