@@ -100,8 +100,9 @@ def short(row: Mapping[str, Any], level: str = "") -> str:
 
 def rounded(row: Mapping[str, Any], unit: str, value: float, of: Sequence[str] = OWN) -> str:
     """What follows from an amount of a row, its energy, with the digits that the interval of that leaves."""
-    amount_uj, low_uj, high_uj = (row.get(name) or 0 for name in of)
-    return format_rounded(unit, (high_uj - low_uj) / 2 / amount_uj * value if amount_uj else 0.0, value)
+    amount_uj, low_uj, high_uj = (row.get(name) for name in of)
+    half = 0.0 if not amount_uj or low_uj is None or high_uj is None else (high_uj - low_uj) / 2 / amount_uj * value
+    return format_rounded(unit, half, value)
 
 
 def waste(row: Mapping[str, Any]) -> str | None:
@@ -209,6 +210,7 @@ def _listed(what: str, rows: Sequence[Mapping[str, Any]], refused: int, *more: s
     coverage = share(*map(sum, zip(*seen_s, strict=True))) if seen_s else None
     sums_of = {name: sum(row[name] for row in known) for name in names}
     total = short({**sums_of, "coverage": coverage}) if known else "no energy"
+    total += " (coverage unknown)" if known and coverage is None else ""  # as of series
     facts = [f"{what}: {total}", *([f"{refused} refused"] if refused else []), *more]
     return [Table.lines(", ".join(facts))]
 
