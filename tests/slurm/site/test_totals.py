@@ -166,7 +166,6 @@ def test_a_job_that_runs_says_how_much_of_it_was_observed() -> None:
     assert "100 J −10/+50 (coverage 60.0 %)" in shown
 
 
-@pytest.mark.xfail(strict=True, reason="of a period whose days are all compact the ends of intervals are lost")
 def test_what_nodes_drew_keeps_its_interval_when_days_are_compact(store: Store) -> None:
     before = node_sums(store, T0, T0 + 86_400)
     store.compact(day_of(T0), "nodes")
