@@ -143,7 +143,6 @@ def test_what_runs_now():
     assert told == [("8", "", ["n1"], 90.0, 50.0), ("7", "ada", ["n1", "n2"], 30.0, 1000.0)], "job 9 is not here"
 
 
-@pytest.mark.xfail(strict=True, reason="jobs that run do not say that series have no coverage")
 def test_that_the_coverage_of_what_runs_is_not_known_is_said():
     row = dict.fromkeys(("account", "power_w", "idle_j", "waste_j", "elapsed_s", "coverage", "low_j", "high_j"))
     row |= {"job_id": "7", "user": "ada", "nodes": ["n1"], "energy_j": 5.0}

@@ -23,6 +23,7 @@ from everywatt.slurm.schema import IDLE_ENDS, NODE_ENDS, SUMMED, JobOnNode
 from everywatt.slurm.site.totals import Wanted, shown_id
 
 COVERED: Final = 0.9  # a figure of which less was observed says so wherever it is listed
+UNKNOWN: Final = " (coverage unknown)"  # of jobs from series
 WHOLE: Final = "from start to end"  # what sums of jobs are of, other than those of nodes
 OWN: Final = ("energy_uj", "low_uj", "high_uj")  # an amount with the ends of its interval
 IDLE: Final = ("idle_uj", *IDLE_ENDS)
@@ -210,7 +211,7 @@ def _listed(what: str, rows: Sequence[Mapping[str, Any]], refused: int, *more: s
     coverage = share(*map(sum, zip(*seen_s, strict=True))) if seen_s else None
     sums_of = {name: sum(row[name] for row in known) for name in names}
     total = short({**sums_of, "coverage": coverage}) if known else "no energy"
-    total += " (coverage unknown)" if known and coverage is None else ""  # as of series
+    total += UNKNOWN if known and coverage is None else ""
     facts = [f"{what}: {total}", *([f"{refused} refused"] if refused else []), *more]
     return [Table.lines(", ".join(facts))]
 
@@ -297,8 +298,9 @@ class RunningJobs(ToDict):
         ]
         watts = [row["power_w"] for row in self.rows if row["power_w"] is not None]
         power = f", {format_watts(sum(watts))}" if watts else ""
-        when = datetime.fromtimestamp(self.as_of_s, UTC)
-        note = f"{format_count(len(rows), 'job')} running{power}; energy as of {when:%Y-%m-%dT%H:%M:%S}Z."
+        when = f"{datetime.fromtimestamp(self.as_of_s, UTC):%Y-%m-%dT%H:%M:%S}Z"
+        unknown = UNKNOWN if any(row["coverage"] is None for row in self.rows) else ""
+        note = f"{format_count(len(rows), 'job')} running{power}; energy as of {when}{unknown}."
         heads = columns_of("JOB, USER, ACCOUNT, NODES [], TIME [s], POWER [W], ENERGY [J], IDLE SHARE [J], WASTE [J]")
         return [Table.of(*heads, rows=rows, notes=[note])]
 
