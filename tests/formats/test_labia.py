@@ -164,7 +164,6 @@ def test_a_folder_without_jobs_says_so(tmp_path: Path) -> None:
         read_tree(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="what is not in the log does not widen the interval")
 def test_a_hole_in_a_log_is_not_charged(tmp_path: Path) -> None:
     """100 W every 2 s for 20 s, nothing for ten minutes, and one more reading: 20 s and one period are covered.
 
@@ -183,7 +182,6 @@ def test_a_hole_in_a_log_is_not_charged(tmp_path: Path) -> None:
     assert job.coverage == pytest.approx(22 / 620)
 
 
-@pytest.mark.xfail(strict=True, reason="the coverage is that of the device that was seen best")
 def test_a_job_is_covered_as_its_device_that_was_seen_least(tmp_path: Path) -> None:
     told = {"node_id": "n4", "jobid": "42", "start_date": "2026-11-30 23:59:00", "end_date": "2026-11-30 23:59:18"}
     gpu = {"per_gpu_power_draw": {"0": 50.0}, "per_gpu_attributable_power": {"0": 40.0, "all": 40.0}}

@@ -43,7 +43,6 @@ def test_what_is_written(site: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "jobid=7" not in told
 
 
-@pytest.mark.xfail(strict=True, reason="a comment does not say how much was observed")
 def test_a_comment_says_how_much_was_observed(site: Path) -> None:
     row = {row["job_id"]: row for row in jobs(_store(site), Wanted(0, 2e9))}[1]
     ends = {"idle_low_uj": 36 * 10**10, "idle_high_uj": 72 * 10**10}
