@@ -330,7 +330,7 @@ def comment_of(row: Mapping[str, Any]) -> str | None:
     text = f"{MARK}{used} kwh (95% {low} to {high}{covered})"
     if row["idle_uj"] is None:
         return text
-    ends = [row.get(name) for name in IDLE_ENDS]
+    ends = [row[name] for name in IDLE_ENDS]
     between = "" if None in ends else f" ({' to '.join(map(_kwh, ends))})"
     return f"{text}, idle share {_kwh(row['idle_uj'])} kwh{between}"
 
