@@ -410,7 +410,11 @@ def sum_runs(runs: Sequence[Run]) -> Energy:
         for tape, windows in zip(run.tapes, run.windows(), strict=True):
             parts = {}
             for source in addable(sources(tape)):
-                before = [done for other, label, done in taken if label == source.label and _same_boot(tape, other)]
+                before = [
+                    done
+                    for other, label, done in taken
+                    if label == source.label and tape.same_boot(other, SAME_CLOCK_NS)
+                ]
                 left = without(windows, union([window for done in before for window in done]))
                 taken.append((tape, source.label, list(windows)))
                 if left:
@@ -426,11 +430,7 @@ def sum_runs(runs: Sequence[Run]) -> Energy:
 def _alike(tape: Tape, other: Tape) -> bool:
     """Whether two tapes have the same devices of the same host, since the same boot."""
     devices = [{source.label for source in sources(one)} for one in (tape, other)]
-    return devices[0] == devices[1] and _same_boot(tape, other)
-
-
-def _same_boot(tape: Tape, other: Tape) -> bool:
-    return tape.host == other.host and abs(tape.to_utc_ns(0) - other.to_utc_ns(0)) < SAME_CLOCK_NS
+    return devices[0] == devices[1] and tape.same_boot(other, SAME_CLOCK_NS)
 
 
 def _is_path(run: str | Path) -> bool:

@@ -34,6 +34,7 @@ from everywatt.slurm.site.figures import (
     short,
     shown_run,
     sums_table,
+    waste,
 )
 from everywatt.slurm.site.store import Store, day_of, days_of
 from everywatt.slurm.site.totals import Wanted, jobs, node_sums
@@ -182,7 +183,7 @@ class UserMonth:
         if total["cost"] is not None:
             facts.append(format_money(total["cost"], self.currency))
         if total["waste_uj"]:
-            facts.append(f"{format_joules(total['waste_uj'] / UJ)} for allocated but unused hardware")
+            facts.append(f"{waste(total)} for allocated but unused hardware")
         if total["coverage"] is not None and total["coverage"] < COVERED:
             facts.append(f"coverage {format_percent(total['coverage'])}")
         if total["refused"]:
