@@ -242,7 +242,9 @@ def test_where_idle_was_not_seen_there_is_no_energy_above_it(tmp_path):
     owed = bill(run, records)
     assert run.energy_net().joules is None, "the same rule"
     assert owed.gross.joules is not None and owed.net.joules is None
-    assert owed.net.refused.startswith("the idle power of cpu.0 is not known: idle baseline rejected: it was 100 % busy")
+    assert owed.net.refused.startswith(
+        "the idle power of cpu.0 is not known: idle baseline rejected: it was 100.0 % busy"
+    )
     assert "--idle 10s" in owed.net.refused
     found = metrics("c", records, owed)
     assert found.figures["energy_net_per_output_token"].refused == owed.net.refused
