@@ -227,7 +227,6 @@ def test_a_burner_beside_the_server_is_owed_by_others(tmp_path, burner_cpus):
     assert [query.net_j for query in owed.queries.values()] == pytest.approx([10] * 10, rel=0.02)
 
 
-@pytest.mark.xfail(strict=True, reason="the energy above idle is given although idle was never seen")
 def test_where_idle_was_not_seen_there_is_no_energy_above_it(tmp_path):
     """All CPUs are busy from the first second on: the energy above idle is refused, as that of the run is, in every
     figure and for every query, and says how to get it."""

@@ -33,6 +33,8 @@ from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_ticks, window_figures
 from everywatt.ledger.build import ledger
 from everywatt.ledger.engine import UJ, apportion, microjoules
+from everywatt.ledger.idle import accept_net
+from everywatt.ledger.levels import idle_levels
 from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.span_sweep import Line, Stretches
 from everywatt.ledger.spans import UseOfPids
@@ -51,12 +53,12 @@ OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing 
 class QueryEnergy:
     """The gross energy of one query, and of its phases joules and how many ticks of the slowest sensor fell into each.
 
-    Failed attempts are in the queue. `devices` are the joules by device, `contested_j` those of its prefill and decode
+    `net_j` is None where the energy above idle is refused. Failed attempts are in the queue. `devices` are the joules by device, `contested_j` those of its prefill and decode
     that were drawn while the server also decoded, or read, for other queries.
     """
 
     energy: Energy
-    net_j: float
+    net_j: float | None
     phases: Mapping[str, tuple[float, int]]
     devices: Mapping[str, float] = field(default_factory=dict)
     contested_j: Mapping[str, float] = field(default_factory=dict)
@@ -116,7 +118,7 @@ class Asked:
 
 def bill(run: Run, records: Sequence[Record], boundary: str = SERVER) -> Bill:
     """The energy of these queries, refused with the reason where there is no figure."""
-    return settle(asked_of(run, records), boundary, run.trouble)
+    return settle(asked_of(run, records), boundary, run.trouble, run.how_to_idle())
 
 
 def asked_of(run: Run, records: Sequence[Record]) -> list[Asked]:
@@ -134,8 +136,10 @@ def asked_of(run: Run, records: Sequence[Record]) -> list[Asked]:
     return found
 
 
-def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] = ()) -> Bill:
-    """The energy of the queries of some tapes."""
+def settle(
+    asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] = (), how_to_idle: str = ""
+) -> Bill:
+    """The energy of the queries of some tapes; `how_to_idle` says what to do where idle was not observed."""
     windows = [one.windows for one in asked]
     seconds = sum(end - start for one in windows for start, end in one) / NS
     if not any(one.records for one in asked):
@@ -154,8 +158,20 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
             edge_j = np.maximum(edge_j, share.edge_j)
             accounts.weights.append(share)
     found = _with_attempts(accounts.settle(), [record for one in asked for record in one.records])
-    whole, edges_j = (accounts.gross, accounts.net, accounts.others), (float(edge_j[0]), float(edge_j[1]))
+    net = _accepted(accounts, asked, how_to_idle)
+    if net.joules is None:
+        found = {span: replace(query, net_j=None) for span, query in found.items()}
+    whole, edges_j = (accounts.gross, net, accounts.others), (float(edge_j[0]), float(edge_j[1]))
     return Bill(*whole, boundary, about(boundary), found, seconds, tick_s, edges_j)
+
+
+def _accepted(accounts: _Accounts, asked: Sequence[Asked], how_to_idle: str) -> Energy:
+    """The net energy, as the one policy of idle accepts it on every tape with queries."""
+    net = accounts.net
+    for one, levels in zip(asked, idle_levels([one.tape for one in asked]), strict=True):
+        if one.records and net.joules is not None:
+            net = accept_net(net, _parts(accounts.gross), levels)
+    return net if net.joules is not None else replace(net, refused=f"{net.refused}; {how_to_idle}".removesuffix("; "))
 
 
 def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> dict[str, QueryEnergy]:
@@ -174,7 +190,7 @@ def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> 
             found[record.span or ""] = replace(
                 last,
                 energy=last.energy + before.energy,
-                net_j=last.net_j + before.net_j,
+                net_j=(last.net_j or 0.0) + (before.net_j or 0.0),
                 phases={**last.phases, "queue": queue},
                 devices=devices,
             )

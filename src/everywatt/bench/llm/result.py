@@ -59,7 +59,7 @@ def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: ServerTape)
     missing = sum(record.span not in placed for record in records if record.span)
     if missing or not asked:
         return refused(f"the server's tape {server.name} does not cover {missing} of {len(records)} queries", SERVER)
-    owed = settle(asked, SERVER, [*run.trouble, *server.trouble])
+    owed = settle(asked, SERVER, [*run.trouble, *server.trouble], server.how_to_idle())
     return owed if owed.gross.joules is None else _with_skew(owed, asked, server_tape.skew_s)
 
 
