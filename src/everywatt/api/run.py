@@ -164,9 +164,7 @@ class Run:
                 seconds.append(length_s(windows))
                 net = net_energy(gross, levels, seconds[-1])
                 if net.joules is None:
-                    return (
-                        net if gross.joules is None else replace(net, refused=f"{net.refused}; {self.how_to_idle()}")
-                    )
+                    return net if gross.joules is None else replace(net, refused=f"{net.refused}; {self.how_to_idle()}")
                 figures.append((tape.host, net))
         return combine(figures, seconds) if figures else Energy.refuse("nothing was recorded in that window")
 

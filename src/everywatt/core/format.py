@@ -21,6 +21,7 @@ rounded to nearest, so the printed interval contains the original up to 0.55 of 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -124,12 +125,27 @@ def format_rounded(unit: str, half: float, *values: float) -> str:
     At most four digits of the largest one; where all are printed alike, once.
     """
     size = max(map(abs, values))
-    factor, prefix = _prefix(size) if size >= NOTHING and _prefixed(unit) else (1.0, "")
-    place = min(_last_place(_significant(size / factor), SIGNIFICANT), 0)
-    if half > NEGLIGIBLE * size:
-        place = max(place, _rounded_up(half / factor)[1])
+    factor, prefixed = shared_unit(size, unit)
+    place = _left(size / factor, half / factor)
     shown = dict.fromkeys(_number(value / factor, place) for value in values)
-    return f"{' … '.join(shown)} {prefix}{unit}".rstrip()
+    return f"{' … '.join(shown)} {prefixed}".rstrip()
+
+
+def format_column(unit: str, cells: Sequence[tuple[float, float] | None]) -> list[str | None]:
+    """`0.13 mJ`, `0.019 mJ`: values with their half-widths, each as `format_rounded` prints it, all in the unit of the
+    largest."""
+    factor, prefixed = shared_unit(max((abs(cell[0]) for cell in cells if cell), default=0.0), unit)
+    places = [cell and _left(abs(cell[0]) / factor, cell[1] / factor) for cell in cells]
+    return [
+        None if cell is None or place is None else f"{_number(cell[0] / factor, place)} {prefixed}".rstrip()
+        for cell, place in zip(cells, places, strict=True)
+    ]
+
+
+def _left(size: float, half: float) -> int:
+    """The power of ten of the last digit that a half-width leaves, of at most four."""
+    place = min(_last_place(_significant(size), SIGNIFICANT), 0)
+    return max(place, _rounded_up(half)[1]) if half > NEGLIGIBLE * size else place
 
 
 def format_energy(energy: Energy, *, level: str = "") -> str:
@@ -232,7 +248,7 @@ def format_count(number: int, noun: str) -> str:
 
 def shared_unit(size: float, unit: str) -> tuple[float, str]:
     """The factor and prefixed unit that a column takes whose largest value has this size: (1000.0, "kJ")."""
-    factor, prefix = _prefix(abs(size)) if size else (1.0, "")
+    factor, prefix = _prefix(abs(size)) if abs(size) >= NOTHING and _prefixed(unit) else (1.0, "")
     return factor, prefix + unit
 
 

@@ -178,7 +178,9 @@ def net_energy(gross: Energy, levels: Mapping[str, Idle], seconds: float) -> Ene
     if gross.joules is None:
         return gross
     parts = {label: part for label, part in gross.parts if part.joules is not None}
-    idle = {label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items() if label in levels}
+    idle = {
+        label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items() if label in levels
+    }
     return accept_net(replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage), parts, levels)
 
 

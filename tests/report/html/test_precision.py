@@ -21,7 +21,6 @@ def test_verdicts_first_and_a_precision_that_failed_is_told():
     assert [t["label"] for t in data["trials"][:6]] == ["fp32", "bf16", "int8", "int8", "bf16", "fp32"]
 
 
-@pytest.mark.xfail(strict=True, reason="the interval of the batch leaves less digits")
 def test_layers_and_what_is_outside_of_them_add_up():
     found = precision_document(precision_result())["layers"]
     assert [one["precision"] for one in found] == ["fp32", "int8"]

@@ -53,8 +53,9 @@ OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing 
 class QueryEnergy:
     """The gross energy of one query, and of its phases joules and how many ticks of the slowest sensor fell into each.
 
-    `net_j` is None where the energy above idle is refused. Failed attempts are in the queue. `devices` are the joules by device, `contested_j` those of its prefill and decode
-    that were drawn while the server also decoded, or read, for other queries.
+    Failed attempts are in the queue. `net_j` is None where energy above idle is refused. `devices` are the joules by
+    device, `contested_j` those of its prefill and decode that were drawn while the server also decoded, or read, for
+    other queries.
     """
 
     energy: Energy
@@ -136,9 +137,7 @@ def asked_of(run: Run, records: Sequence[Record]) -> list[Asked]:
     return found
 
 
-def settle(
-    asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] = (), how_to_idle: str = ""
-) -> Bill:
+def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] = (), how_to_idle: str = "") -> Bill:
     """The energy of the queries of some tapes; `how_to_idle` says what to do where idle was not observed."""
     windows = [one.windows for one in asked]
     seconds = sum(end - start for one in windows for start, end in one) / NS
