@@ -176,7 +176,6 @@ def modelled(result):
     return replace(result, trained=tuple(found))
 
 
-@pytest.mark.xfail(strict=True, reason="a training has no CPU time, and says 0 s in the JSON")
 def test_cpu_time_leads_where_energy_is_modelled(world):
     meter = Meter("train", sensors=["virtual"])
     meter.start()
@@ -192,7 +191,6 @@ def test_cpu_time_leads_where_energy_is_modelled(world):
     assert result.verdicts()[0].startswith("bf16 uses 25") and "less CPU time" in result.verdicts()[0]
 
 
-@pytest.mark.xfail(strict=True, reason="a training has no CPU time")
 def test_one_training_each_has_its_cpu_time_first_where_energy_is_modelled(world):
     meter = Meter("train", sensors=["virtual"])
     meter.start()
