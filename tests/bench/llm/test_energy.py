@@ -15,9 +15,10 @@ from everywatt.api.run import load
 from everywatt.bench.experiment import JsonLines
 from everywatt.bench.llm.energy import asked_of, bill
 from everywatt.bench.llm.metrics import metrics
+from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.records import OK, QUERIES, Answer, Record, read_records
 from everywatt.bench.llm.result import conditions
-from everywatt.bench.llm.rows import query_rows
+from everywatt.bench.llm.rows import LlmResult, figure_rows, query_rows
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
 from everywatt.meters.series import Part, Table, group, write_part
@@ -249,3 +250,21 @@ def test_where_idle_was_not_seen_there_is_no_energy_above_it(tmp_path):
     assert found.figures["energy_net_per_output_token"].refused == owed.net.refused
     assert {item["net_joules"] for item in found.items} == {None}
     assert found.figures["energy_per_output_token"].value is not None
+
+
+@pytest.mark.xfail(strict=True, reason="the CPU time of the server is in no figure")
+def test_cpu_time_of_the_server_leads_where_energy_is_modelled(tmp_path):
+    """Half a CPU for ten seconds and ten queries of ten tokens each, beside another program."""
+    owed = served(tmp_path, 1.0)
+    assert owed.cpu_s == pytest.approx(5.0, rel=0.01)
+    run = load(tmp_path)
+    records = [replace(one, answer=replace(one.answer, output_tokens=10)) for one in one_second_each(run)]
+    assert "cpu_time" not in metrics("c", records, owed).figures
+    found = metrics("c", records, replace(owed, gross=replace(owed.gross, pedigree="modelled")))
+    names = ("cpu_time", "cpu_time_per_request", "cpu_time_per_output_token")
+    assert [found.figures[name].value for name in names] == pytest.approx([5.0, 0.5, 0.05], rel=0.01)
+    rows = [row[0] for row in figure_rows(found)]
+    assert rows.index("cpu time per output token") < rows.index("energy, gross")
+    (table,) = LlmResult("r", LlmPlan(), (found, found)).load_tables()
+    assert (table.headers[3], table.cells()[0][3]) == ("CPU TIME", "5.00 s")
+    assert "CPU TIME" not in LlmResult("r", LlmPlan(), (metrics("c", records, owed),) * 2).load_tables()[0].headers

@@ -9,6 +9,7 @@ from everywatt.bench.experiment import JsonLines
 from everywatt.bench.llm.energy import Bill, QueryEnergy, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
+from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.records import (
     QUERIES,
     SCORES,
@@ -253,6 +254,20 @@ def test_repeats_tell_how_much_a_figure_varies():
     # Student: 4.303 × 1 / √3.
     assert (cost["mean"], cost["sd"], cost["n"]) == pytest.approx((2.0, 1.0, 3))
     assert (cost["low"], cost["high"]) == pytest.approx((2 - 2.4843, 2 + 2.4843), abs=1e-3)
+
+
+@pytest.mark.xfail(strict=True, reason="four digits, and no unit beside the mean of repeats")
+def test_the_knee_and_repeats_have_units_and_the_digits_that_their_intervals_leave():
+    found = swept((10, 40, 50, 55), (10.0, 3.0, 2.8, 2.7))
+    cost = found[1].figures["energy_per_output_token"]
+    wide = {**found[1].figures, "energy_per_output_token": replace(cost, low=0.0, high=9.1)}
+    result = LlmResult("r", LlmPlan(), (found[0], replace(found[1], figures=wide), *found[2:]))
+    assert "concurrency 2, at 40.00 output tokens/s and ≈ 3.0 J (0.0 … 9.1 J) per output token;" in result.knee_line
+    turns = swept((10, 12, 14), (1.0, 2.0, 3.1))
+    repeats = tuple(replace(one, level=f"concurrency 1, repeat {n}") for n, one in enumerate(turns))
+    (table,) = LlmResult("r", LlmPlan(), repeats).repeat_tables()
+    row = dict(zip(table.headers, table.cells()[0], strict=True))
+    assert (row["MEAN"], row["SD"]) == ("≈ 2.0 J", "1.1 J") and row["95 % (STUDENT)"].endswith(" J")
 
 
 def test_scores_that_come_later_are_read_with_their_records(tmp_path):
