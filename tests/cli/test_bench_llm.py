@@ -151,7 +151,6 @@ def test_resume_refuses_another_question(place, tmp_path):
     assert "settings differ" in done.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="--mask is ignored: what is sent after it is kept in full")
 def test_resume_refuses_to_mask_what_is_kept_in_full(place, tmp_path):
     with running(tmp_path) as server:
         bench(place, *to(server, "--max-queries", "2"))

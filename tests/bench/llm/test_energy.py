@@ -252,7 +252,6 @@ def test_where_idle_was_not_seen_there_is_no_energy_above_it(tmp_path):
     assert found.figures["energy_per_output_token"].value is not None
 
 
-@pytest.mark.xfail(strict=True, reason="the CPU time of the server is in no figure")
 def test_cpu_time_of_the_server_leads_where_energy_is_modelled(tmp_path):
     """Half a CPU for ten seconds and ten queries of ten tokens each, beside another program."""
     owed = served(tmp_path, 1.0)

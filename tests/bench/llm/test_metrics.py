@@ -256,7 +256,6 @@ def test_repeats_tell_how_much_a_figure_varies():
     assert (cost["low"], cost["high"]) == pytest.approx((2 - 2.4843, 2 + 2.4843), abs=1e-3)
 
 
-@pytest.mark.xfail(strict=True, reason="four digits, and no unit beside the mean of repeats")
 def test_the_knee_and_repeats_have_units_and_the_digits_that_their_intervals_leave():
     found = swept((10, 40, 50, 55), (10.0, 3.0, 2.8, 2.7))
     cost = found[1].figures["energy_per_output_token"]

@@ -74,7 +74,8 @@ class QueryEnergy:
 class Bill:
     """Energy of some queries. `gross` is the server and idle, `net` the server alone, `others` all other processes.
 
-    `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id. `edge_j` is how
+    `boundary` is `server` or `machine`, `about` says in words what is in it, `cpu_s` is the CPU time of its processes
+    (None: not known). `queries` are by span id. `edge_j` is how
     far a phase may be off because its edges lie between two readings: all phases alike, and each by itself.
     """
 
@@ -87,6 +88,7 @@ class Bill:
     seconds: float
     tick_s: float | None = None
     edge_j: tuple[float, float] = (0.0, 0.0)
+    cpu_s: float | None = None
 
     def phase_sides(self, name: str, covered: Sequence[QueryEnergy]) -> tuple[float, float]:
         """How many joules of these queries' prefill or decode may be the other phase's, and of the other theirs."""
@@ -161,7 +163,11 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
     if net.joules is None:
         found = {span: replace(query, net_j=None) for span, query in found.items()}
     whole, edges_j = (accounts.gross, net, accounts.others), (float(edge_j[0]), float(edge_j[1]))
-    return Bill(*whole, boundary, about(boundary), found, seconds, tick_s, edges_j)
+    used = [
+        entry.use["cpu_s"] for entry in book.entries if entry.owner.kind in _kinds(boundary) and "cpu_s" in entry.use
+    ]
+    cpu_s = math.fsum(used) if used else None
+    return Bill(*whole, boundary, about(boundary), found, seconds, tick_s, edges_j, cpu_s)
 
 
 def _accepted(accounts: _Accounts, asked: Sequence[Asked], how_to_idle: str) -> Energy:
@@ -308,13 +314,18 @@ def _accounts(book: Ledger, boundary: str) -> _Accounts:
     not_ours = [one for energy in whole_idle for one in _of_devices(energy, lambda label: label in unused)]
     idle_j = {label: part.joules or 0.0 for one in idle for label, part in _parts(one).items()}
     nothing = replace(book.total, joules=0.0, budget=Budget(), parts=(), notes=())
-    kinds = {OwnerKind.PROCESS} if boundary == SERVER else set(OwnerKind) - {OwnerKind.IDLE}
-    net = _together([entry.energy for entry in book.entries if entry.owner.kind in kinds], nothing)
-    left = set(OwnerKind) - kinds - {OwnerKind.IDLE}
+    inside = _kinds(boundary)
+    net = _together([entry.energy for entry in book.entries if entry.owner.kind in inside], nothing)
+    left = set(OwnerKind) - inside - {OwnerKind.IDLE}
     rest = [entry.energy for entry in book.entries if entry.owner.kind in left]
     others = _together([*rest, *not_ours], nothing)
     gross = _together([net, *idle], nothing)
     return _Accounts(replace(gross, notes=book.notes), net, others, idle_j, boundary == MACHINE)
+
+
+def _kinds(boundary: str) -> set[OwnerKind]:
+    """The owners within a boundary, beside idle."""
+    return {OwnerKind.PROCESS} if boundary == SERVER else set(OwnerKind) - {OwnerKind.IDLE}
 
 
 def _unused_cards(book: Ledger) -> set[str]:

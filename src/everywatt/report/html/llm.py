@@ -18,9 +18,9 @@ from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.records import OK
 from everywatt.bench.llm.result import evaluate_folder, knee, repeats_data
-from everywatt.bench.llm.rows import LOADS, MISSING, figure_rows, figure_text, load_row
+from everywatt.bench.llm.rows import MISSING, figure_rows, figure_text, load_lines
 from everywatt.core.errors import EverywattError
-from everywatt.core.format import format_energy
+from everywatt.core.format import format_duration, format_energy
 from everywatt.core.tables import Cell, Quantity, Table, columns_of
 from everywatt.report.html.figures import table_view
 
@@ -46,7 +46,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "client": plan.client["client"],
         "answer": _answer(found) + _unsent(plan, found),
         "boundary": found[0].bill.about,
-        "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
+        "loads": dict(zip(("heads", "rows"), load_lines(found), strict=True)),
         "failures": [[one.level, str(why.queries), why.status, why.reason] for one in found for why in one.failures],
         "subjects": _subjects(found),
         "levels": [_level(one) for one in found],
@@ -104,9 +104,12 @@ def _answer(found: Sequence[Metrics]) -> str:
         f"At {best.level}, with the lowest energy per request of {len(found)} loads, the" if len(found) > 1 else "The"
     )
     whose = "server" if best.bill.boundary == SERVER else "machine"
+    used = format_energy(best.bill.gross)
+    if best.cpu_s is not None:
+        used = f"{format_duration(best.cpu_s)} of CPU time, and by a model {used},"
     right = "" if best.accuracy is None else f", accuracy {best.accuracy}"
     return (
-        f"{load} {whose} used {format_energy(best.bill.gross)} for {best.queries} queries, {best.answered} of them "
+        f"{load} {whose} used {used} for {best.queries} queries, {best.answered} of them "
         f"answered{right}: {' and '.join(per)}."
     )
 
