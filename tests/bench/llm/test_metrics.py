@@ -235,7 +235,6 @@ def test_the_knee_is_where_more_load_stops_paying():
     assert knee(swept((10, 20), (3.0, 2.0))) is None
 
 
-@pytest.mark.xfail(strict=True, reason="any load below the line is a knee")
 def test_a_knee_is_not_found_in_what_loads_differ_by_chance():
     """On two busy CPUs more load made fewer tokens, one of them by next to nothing below the line; and a tenth of a
     tenth below it is none."""

@@ -97,12 +97,13 @@ def _answer(found: Sequence[Metrics]) -> str:
     if not known:
         return f"No energy: {found[0].bill.gross.refused or 'no query was answered'}."
     best = min(known, key=lambda one: one.figures["energy_per_request"].value or math.inf)
+    how, which = "with the lowest energy per request of", ""
+    if not all(one is best or _cheaper(best, one) for one in known):
+        best, how, which = known[0], "the first of", " of which none is surely the cheapest"
     per = [f"{figure_text(best.figures['energy_per_request'])} per request"]
     if best.figures["energy_per_output_token"].value is not None:
         per.append(f"{figure_text(best.figures['energy_per_output_token'])} per output token")
-    load = (
-        f"At {best.level}, with the lowest energy per request of {len(found)} loads, the" if len(found) > 1 else "The"
-    )
+    load = "The" if len(found) < 2 else f"At {best.level}, {how} {len(found)} loads{which}, the"
     whose = "server" if best.bill.boundary == SERVER else "machine"
     used = format_energy(best.bill.gross)
     if best.cpu_s is not None:
@@ -112,6 +113,14 @@ def _answer(found: Sequence[Metrics]) -> str:
         f"{load} {whose} used {used} for {best.queries} queries, {best.answered} of them "
         f"answered{right}: {' and '.join(per)}."
     )
+
+
+def _cheaper(one: Metrics, other: Metrics) -> bool:
+    """Whether a load surely used less energy per request, for all that the errors of both leave open."""
+    try:
+        return (one.bill.gross / one.answered).ratio(other.bill.gross / other.answered).high < 1
+    except EverywattError:
+        return False
 
 
 def _unsent(plan: LlmPlan, found: Sequence[Metrics]) -> str:
