@@ -308,4 +308,4 @@ def test_energies_of_precisions_are_in_one_unit():
     cost = replace(result, rows=tuple(rows)).tables()[0]
     shown = [dict(zip(cost.headers, cells, strict=True)) for cells in cost.cells()]
     assert [row["energy / batch"] for row in shown][::2] == ["≈ 0.12 J (0.05 … 0.29 J)", "≈ 0.043 J (0.017 … 0.102 J)"]
-    assert {row["energy / sample"].split()[-1].rstrip(")") for row in shown} == {"mJ"}
+    assert all(" mJ" in row["energy / sample"] for row in shown)
