@@ -95,19 +95,21 @@ class Printed(NamedTuple):
         return f"{self} ({level})"
 
 
-def print_quantity(value: float, unit: str, below: float = 0.0, above: float = 0.0, *, signed: bool = False) -> Printed:
+def print_quantity(
+    value: float, unit: str, below: float = 0.0, above: float = 0.0, *, signed: bool = False, like: float = 0.0
+) -> Printed:
     """A value that the interval reaches `below` and `above` (both ≥ 0, in the same unit).
 
-    Units of energy, power and the like take a prefix (`12.41 kJ`), other words do not (`3.400 items/s`). `signed` shows
-    the plus of a positive value.
+    Units of energy, power and the like take a prefix (`12.41 kJ`), other words do not (`3.400 items/s`). `signed` shows the
+    plus of a positive value. `like` is another size whose prefix is taken, as in a column.
     """
     size = max((abs(size) for size in (value, below, above) if math.isfinite(size)), default=0.0)
     if size < NOTHING and math.isfinite(value + below + above):
         return Printed("0", unit)
-    factor, prefix = _prefix(size) if _prefixed(unit) else (1.0, "")
+    factor, prefix = _prefix(like or size) if _prefixed(unit) else (1.0, "")
     printed = _printed(value / factor, below / factor, above / factor, prefix + unit, signed)
     # An amount that is 0 next to its interval: no reader wants 0 GJ. A difference of 0 is one.
-    if prefix and below <= value and not printed.value.strip("≈ +0."):
+    if prefix and not like and below <= value and not printed.value.strip("≈ +0."):
         factor, prefix = _prefix(abs(value))
         own = _number(value / factor, _last_place(value / factor, 2), signed)
         return printed._replace(value=f"≈ {own}", unit=prefix + unit)

@@ -297,7 +297,6 @@ def test_the_share_of_the_sensor_is_said_where_it_has_one():
     assert Window.of(model, 2.98).text() == "± 100 % is common to all precisions; its gain part cancels in ratios"
 
 
-@pytest.mark.xfail(strict=True, reason="0.12 J and 43 mJ in one column")
 def test_energies_of_precisions_are_in_one_unit():
     result = precision_result()
     found = ((0.12, 0.05, 0.29), (0.3, 0.2, 0.4), (0.043, 0.017, 0.102))

@@ -27,7 +27,7 @@ from everywatt.core.format import (
     format_rounded,
 )
 from everywatt.core.jsonio import ToDict, declared
-from everywatt.core.tables import Cell, Column, Table, columns_of, csv_text
+from everywatt.core.tables import Cell, Column, Table, columns_of, csv_text, in_one_unit
 
 LAYERS = "layer, type, share [%], energy / batch [J]"
 MOST_LAYERS = 12  # rows of a table on a terminal
@@ -243,9 +243,13 @@ class Result:
         best, base = self.pareto(), self.baseline
         # CPU time, which the kernel counts, leads where energy is modelled from it.
         cpu = any(row.figures is not None and row.figures.modelled for row in rows)
-        lead = columns_of("CPU time / batch [s]") if cpu else ()
+        heads = (*COST[:2], *(columns_of("CPU time / batch [s]") if cpu else ()), *COST[2:])
+        columns = [
+            in_one_unit(cells) if head.unit == "J" else cells
+            for head, cells in zip(heads, zip(*(_cost(row, cpu) for row in rows), strict=True), strict=True)
+        ]
         return [
-            Table.of(*COST[:2], *lead, *COST[2:], rows=[_cost(row, cpu) for row in rows]),
+            Table.of(*heads, rows=zip(*columns, strict=True)),
             Table.of(*WORTH, rows=[_worth(row, row.precision in best) for row in rows]),
             Table.of(
                 "precision",
