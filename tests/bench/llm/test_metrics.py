@@ -333,7 +333,6 @@ def test_the_rows_as_parquet(tmp_path):
     assert [row["prompt"] for row in rows] == ["2 + 2?", None] and rows[0]["energy_j"] == 10.0
 
 
-@pytest.mark.xfail(strict=True, reason="0.003176 s")
 def test_seconds_are_printed_as_durations():
     shown = Figure.bare(0.003176, "s", "").printed()
     assert (shown.value, shown.unit) == ("3.18", "ms")
