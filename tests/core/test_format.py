@@ -274,7 +274,6 @@ def test_a_value_that_its_interval_rounds_away_has_a_unit_of_its_own(value, belo
     assert fmt.format_joules(value, below, above) == text
 
 
-@pytest.mark.xfail(strict=True, reason="the rounding of a sum is printed")
 def test_a_column_has_one_unit_and_no_rounding_of_sums():
     cells = [(0.022, 0.02), None, (2.4e-14, 2.4e-14), (0.0, 0.0), (0.0031, 0.0)]
     assert fmt.format_column("W", cells) == ["22 mW", None, "0 mW", "0 mW", "3.100 mW"]

@@ -100,8 +100,8 @@ def print_quantity(
 ) -> Printed:
     """A value that the interval reaches `below` and `above` (both ≥ 0, in the same unit).
 
-    Units of energy, power and the like take a prefix (`12.41 kJ`), other words do not (`3.400 items/s`). `signed` shows the
-    plus of a positive value. `like` is another size whose prefix is taken, as in a column.
+    Units of energy, power and the like take a prefix (`12.41 kJ`), other words do not (`3.400 items/s`); `like` is a
+    size whose prefix is taken instead, as in a column. `signed` shows the plus of a positive value.
     """
     size = max((abs(size) for size in (value, below, above) if math.isfinite(size)), default=0.0)
     if size < NOTHING and math.isfinite(value + below + above):
@@ -137,11 +137,13 @@ def format_column(unit: str, cells: Sequence[tuple[float, float] | None]) -> lis
     """`0.13 mJ`, `0.019 mJ`: values with their half-widths, each as `format_rounded` prints it, all in the unit of the
     largest."""
     factor, prefixed = shared_unit(max((abs(cell[0]) for cell in cells if cell), default=0.0), unit)
-    places = [cell and _left(abs(cell[0]) / factor, cell[1] / factor) for cell in cells]
-    return [
-        None if cell is None or place is None else f"{_number(cell[0] / factor, place)} {prefixed}".rstrip()
-        for cell, place in zip(cells, places, strict=True)
-    ]
+
+    def shown(value: float, half: float) -> str:
+        if abs(value) < NOTHING:
+            value = half = 0.0
+        return f"{_number(value / factor, _left(abs(value) / factor, half / factor))} {prefixed}".rstrip()
+
+    return [cell and shown(*cell) for cell in cells]
 
 
 def _left(size: float, half: float) -> int:
