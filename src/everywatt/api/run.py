@@ -164,13 +164,11 @@ class Run:
                 seconds.append(length_s(windows))
                 net = net_energy(gross, levels, seconds[-1])
                 if net.joules is None:
-                    return (
-                        net if gross.joules is None else replace(net, refused=f"{net.refused}; {self._how_to_idle()}")
-                    )
+                    return net if gross.joules is None else replace(net, refused=f"{net.refused}; {self.how_to_idle()}")
                 figures.append((tape.host, net))
         return combine(figures, seconds) if figures else Energy.refuse("nothing was recorded in that window")
 
-    def _how_to_idle(self) -> str:
+    def how_to_idle(self) -> str:
         """What to do for an idle level that is accepted."""
         words = [str(word) for word in self.meta.get("command") or ()]
         if self.meta.get("imported_from") or words[:2] == ["everywatt", "attach"]:  # neither can be recorded again
