@@ -99,7 +99,6 @@ def test_counter_and_power_that_disagree_are_named(tmp_path):
     assert any("480" in note and "800" in note and "disagree by 40.0 %" in note for note in energy.notes)
 
 
-@pytest.mark.xfail(strict=True, reason="a drift is named only beside a disagreement above 10 %, and with a placeholder")
 @pytest.mark.parametrize(("modelled_w", "times"), [(50.0, "2.00"), (91.0, "1.10")])
 @pytest.mark.parametrize(("file", "word"), [(None, ""), ("/a/my model.json", " '/a/my model.json'")])
 def test_a_model_that_has_drifted_is_named_with_its_cure(modelled_w, times, file, word, tmp_path):

@@ -236,7 +236,6 @@ def test_a_model_is_moved_here_by_a_recording(file, own_home, tmp_path):
         assert found.watts == pytest.approx(30 + 60 * cpu / 8, rel=0.02) and found.low < found.watts < found.high
 
 
-@pytest.mark.xfail(strict=True, reason="a model must be named, also if one is installed")
 def test_the_installed_model_is_adapted_where_none_is_named(file, own_home, tmp_path):
     """To a machine whose power is a tenth above what was learnt: 10 W and 5 W for each busy CPU."""
     busy = np.repeat(np.random.default_rng(7).random(12), 10) * 60
@@ -255,7 +254,6 @@ def test_the_installed_model_is_adapted_where_none_is_named(file, own_home, tmp_
     assert again.returncode == 2 and "No model is named" in again.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="the board's input is not taken for its own rail")
 def test_a_model_of_a_boards_input_is_adapted_to_the_rail_that_measures_it(model, own_home, tmp_path):
     file, table = tmp_path / "m.json", tmp_path / "here.csv"
     file.write_text(dumps(replace(model, target="jetson.power")))

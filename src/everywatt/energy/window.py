@@ -36,7 +36,6 @@ FEW_WINDOWS = 16
 # More than these, asked for joules alone, are read off straight lines where the tape is long.
 MANY_WINDOWS = 10_000
 MODEL_CHANNELS = ("low", "high", "outside")  # beside a model's watts
-DRIFTED = "; the model has drifted: everywatt model install MODEL --against RUN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,19 +303,24 @@ def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> li
                 f"{source.channel.device}: {source.channel.name} reports {format_joules(joules)} and {name} "
                 f"reports {format_joules(other_j)} for the same window: they disagree by "
                 f"{format_percent(abs(joules - other_j) / max(abs(joules), abs(other_j)))}"
-                f"{DRIFTED if _has_drifted(other, start_ns, end_ns) else ''}"
             )
     return notes
 
 
-def _has_drifted(source: Source, start_ns: int, end_ns: int) -> bool:
-    """Whether a model's sensor said so of its newest row in a window."""
-    name = f"{source.group.info.sensor}.drift"
-    if all(channel.name != name for channel in source.group.info.channels):
-        return False
-    rows = load_columns(source.tape, source.group.id, [name], start_ns, end_ns)
-    said = rows.values[name][(rows.published > start_ns) & (rows.published <= end_ns)]
-    return bool(len(said)) and bool(said[-1] == 1)
+def drift_ratio(source: Source, windows: Sequence[tuple[int, int]]) -> float | None:
+    """Measured over modelled watts where a model beside a sensor had drifted in these windows (in order); else None."""
+    starts, ends = (np.array(side, dtype=np.int64) for side in zip(*windows, strict=True))
+    for group, _ in source.mirrors:
+        names = [f"{group.info.sensor}.{word}" for word in ("ratio", "drift")]
+        if not {channel.name for channel in group.info.channels}.issuperset(names):
+            continue
+        rows = load_columns(source.tape, group.id, names, int(starts[0]), int(ends[-1]))
+        place = np.searchsorted(starts, rows.published) - 1
+        inside = (place >= 0) & (rows.published <= ends[place])
+        ratios, drifted = (rows.values[name] for name in names)
+        if len(said := ratios[inside & (drifted == 1)]):
+            return float(said[-1])
+    return None
 
 
 def _apart(one_j: float, other_j: float) -> bool:

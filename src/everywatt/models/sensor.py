@@ -51,7 +51,7 @@ class ModelPower:
         self._before: dict[str, tuple[int, float]] = {}
         self._last: dict[str, float] = {}
         self._witness = witness
-        self._truth = _of_target(model) if witness is not None else ()
+        self._truth = of_target(model) if witness is not None else ()
         self.drift = Drift(model.widths.level)
 
     def read(self) -> Sequence[Row]:
@@ -120,7 +120,7 @@ def info_of(model: Model) -> GroupInfo:
     return GroupInfo(f"{NAME}.power", NAME, watts.device, (watts, *beside), Cadence.SLOW, label=_label(model))
 
 
-def _of_target(model: Model) -> tuple[str, ...]:
+def of_target(model: Model) -> tuple[str, ...]:
     """Channels that measure what the model estimates."""
     if model.target == f"{BOARD}.power":  # of a store, which does not know the name of the board's input
         return tuple(f"{BOARD}.{rail}.power" for rail in jetson.TOTALS)
@@ -168,7 +168,7 @@ class ModelSensor:
         """A group of a real sensor that measures the model's target here; None without one."""
         # Asking a card may take a second and more, in which the recorder says nothing.
         names = [name for name in WITNESSES if name != "nvml" or model.target.startswith("gpu.")]
-        found = _groups_with(_of_target(model), names, self._request, only_first=True)
+        found = _groups_with(of_target(model), names, self._request, only_first=True)
         return found[0] if found else None
 
     def _model(self) -> Model:
