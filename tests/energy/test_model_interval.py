@@ -62,5 +62,5 @@ def test_columns_outside_are_named_the_most_frequent_first(tmp_path):
     energy = run_of(
         tmp_path / "a.tape", lambda t: (100.0, 60.0, 190.0, float(turn[t % 20] > 0), float(turn[t % 20])), group
     ).energy(between=(1, 21))
-    said = "for 95.0 % of the time, farthest by cycles / time, cpu_time, a and 2 more"
+    said = "for 95.0 % of the time, farthest in cycles / time, cpu_time, a and 2 more"
     assert any(note.endswith(said) for note in energy.notes)
