@@ -53,7 +53,6 @@ def test_a_model_that_tells_no_interval_has_its_facts(tmp_path):
     assert energy.budget.by_source()["model"] == pytest.approx(160)
 
 
-@pytest.mark.xfail(strict=True, reason="a run does not record which columns were outside")
 def test_columns_outside_are_named_the_most_frequent_first(tmp_path):
     """Of 20 rows one has nothing outside; of 5 names that are outside in the others, two make way."""
     group = model_group("low", "high", "outside", "farthest")

@@ -82,7 +82,6 @@ def test_watts_are_those_of_the_use_between_two_reads(file, model, tmp_path, use
     assert outside == 0.0 or high / low > 1.03 * inside.high / inside.low
 
 
-@pytest.mark.xfail(strict=True, reason="the sensor says only that something is outside")
 @pytest.mark.parametrize(("used", "rate", "farthest"), [(30, 500, None), (130, 700, "use.b"), (30, 3000, "use.a")])
 def test_the_column_that_is_farthest_outside_is_recorded(used, rate, farthest, tmp_path):
     """Learnt up to 64 and 1000; 130 is one range beyond the first, 3000 two beyond the second."""

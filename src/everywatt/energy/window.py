@@ -36,15 +36,20 @@ FEW_WINDOWS = 16
 # More than these, asked for joules alone, are read off straight lines where the tape is long.
 MANY_WINDOWS = 10_000
 MODEL_CHANNELS = ("low", "high", "outside")  # beside a model's watts
+NAMED = 3  # columns outside that a note names
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInterval:
-    """95 % half-widths as shares of the watts, below and above, and the share of rows with inputs never learnt."""
+    """95 % half-widths as shares of the watts, below and above, and the share of rows with inputs never learnt.
+
+    `farthest` are the inputs that were farthest outside in a row, the most frequent first.
+    """
 
     below: float
     above: float
     outside: float
+    farthest: tuple[str, ...]
 
 
 def windows_energy(
@@ -152,7 +157,7 @@ def _figure(
     if model is not None and model.outside > 0:
         notes.append(
             f"{source.channel.device}: utilisation was outside the training range of the model for "
-            f"{format_percent(model.outside)} of the time"
+            f"{format_percent(model.outside)} of the time{_farthest(model.farthest)}"
         )
     return Energy(
         reading.joules,
@@ -163,6 +168,11 @@ def _figure(
         notes=(*notes, *_unknown(source.channel)),
         sampling_only=bool(_unknown(source.channel)),
     )
+
+
+def _farthest(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f", farthest in {', '.join(names[:NAMED])}{more}" if names else ""
 
 
 def _unknown(channel: Channel) -> list[str]:
@@ -234,7 +244,9 @@ def _model_interval(source: Source, start_ns: int, end_ns: int) -> ModelInterval
     known = {channel.name for channel in info.channels}
     if source.channel.pedigree is not Pedigree.MODELLED or not known.issuperset(names):
         return None
-    rows = load_columns(source.tape, source.group.id, [source.channel.name, *names], start_ns, end_ns)
+    number = f"{info.sensor}.farthest"  # tapes of earlier versions have none
+    wanted = [source.channel.name, *names, *({number} & known)]
+    rows = load_columns(source.tape, source.group.id, wanted, start_ns, end_ns)
     # A row is about the time up to it, so the first one after the end counts too.
     before = np.concatenate([rows.published[:1], rows.published[:-1]])
     inside = (rows.published > start_ns) & (before < end_ns)
@@ -243,8 +255,13 @@ def _model_interval(source: Source, start_ns: int, end_ns: int) -> ModelInterval
     if not fine.any():
         return None
     whole = float(watts[fine].sum())
+    times = {
+        name: int((rows.values[number][inside] == place).sum())
+        for place, name in enumerate(info.names if number in known else (), 1)
+    }
+    farthest = sorted((name for name in times if times[name]), key=lambda name: -times[name])
     below, above = float((watts - low)[fine].sum()) / whole, float((high - watts)[fine].sum()) / whole
-    return ModelInterval(min(TO_95 * below, 1.0), TO_95 * above, float(outside[fine].mean()))
+    return ModelInterval(min(TO_95 * below, 1.0), TO_95 * above, float(outside[fine].mean()), tuple(farthest))
 
 
 def _gaps(

@@ -4,10 +4,11 @@
     file = "laptop.json"
 
 It reads the channels that the model needs from the sensors that give them (`use` first), turns counters into rates and
-evaluates the model in plain Python. Beside the watts, `model.low` and `model.high` are the interval and
-`model.outside` is 1 where an input is outside of what was learnt. While a real sensor of the model's own target can be
-read, `model.ratio` is measured over modelled watts and `model.drift` is 1 where the model no longer fits (`Drift`);
-`everywatt model install MODEL --against RUN` then adapts it to that recording.
+evaluates the model in plain Python. Beside the watts, `model.low` and `model.high` are the interval, `model.outside` is
+1 where an input is outside of what was learnt, and `model.farthest` is the number of the one that is farthest outside,
+among the group's `names` (0: none). While a real sensor of the model's own target can be read, `model.ratio` is
+measured over modelled watts and `model.drift` is 1 where the model no longer fits (`Drift`); `everywatt model install
+--against RUN` then adapts it to that recording.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ class ModelPower:
             self.drift.add(truth_w, found.watts, found.low, found.high)
         drifted = math.nan if truth_w is None else float(self.drift.alarm)
         outside = 1.0 if found.outside else 0.0
+        farthest = 1.0 + self.info.names.index(found.outside[0]) if found.outside else 0.0
         ratio = math.nan if truth_w is None else self.drift.ratio
-        return (fresh(read_ns, (found.watts, found.low, found.high, outside, ratio, drifted)),)
+        return (fresh(read_ns, (found.watts, found.low, found.high, outside, ratio, drifted, farthest)),)
 
     def _measured(self) -> float | None:
         """Watts of the real sensor since the last read; None without one. One that fails is not asked again."""
@@ -112,12 +114,15 @@ class ModelPower:
 def info_of(model: Model) -> GroupInfo:
     """The group's channels: watts, their interval, and what is known of the model's fit."""
     watts = channel_of(model)
-    units = {"low": "W", "high": "W", "outside": "", "ratio": "", "drift": ""}
+    units = {"low": "W", "high": "W", "outside": "", "ratio": "", "drift": "", "farthest": ""}
     beside = [
         Channel(f"{NAME}.{word}", unit, Kind.GAUGE, watts.device, pedigree=Pedigree.MODELLED)
         for word, unit in units.items()
     ]
-    return GroupInfo(f"{NAME}.power", NAME, watts.device, (watts, *beside), Cadence.SLOW, label=_label(model))
+    names = tuple(dict.fromkeys([*(feature.name for feature in model.form.features), *model.widths.stuck]))
+    return GroupInfo(
+        f"{NAME}.power", NAME, watts.device, (watts, *beside), Cadence.SLOW, label=_label(model), names=names
+    )
 
 
 def of_target(model: Model) -> tuple[str, ...]:
