@@ -223,9 +223,10 @@ def _others(reports: Mapping[str, Report]) -> list[Check]:
 
 def _example(report: Report) -> str:
     """`3 channels, cpu.0.package.energy = 1234 J`."""
-    values = [f"{name} = {shown(name, value)}" for name, value in report.samples.items() if value is not None]
+    values = {name: shown(name, value, report.intervals.get(name)) for name, value in report.samples.items()}
+    examples = [f"{name} = {text}" for name, text in values.items() if text is not None]
     count = f"{len(report.samples)} channel{'s' if len(report.samples) != 1 else ''}"
-    return f"{count}, {values[0]}" if values else count
+    return f"{count}, {examples[0]}" if examples else count
 
 
 def domain_text(part: Part) -> str:

@@ -161,8 +161,10 @@ class ModelSensor:
         low, middle, high = (watts.get(key) for key in ("low", "median", "high"))
         has_range = isinstance(low, int | float) and isinstance(high, int | float)
         why = f"{_label(model)}; trained between {low:.3g} and {high:.3g} W" if has_range else _label(model)
-        sample = {channel_of(model).name: float(middle) if isinstance(middle, int | float) else None}
-        return Report(self.name, State.USABLE, why=why, samples=sample)
+        name = channel_of(model).name
+        sample = {name: float(middle) if isinstance(middle, int | float) else None}
+        trained = {name: (float(low), float(high))} if has_range else {}
+        return Report(self.name, State.USABLE, why=why, samples=sample, intervals=trained)
 
     def groups(self) -> Sequence[Group]:
         """The one group, `model.power`."""

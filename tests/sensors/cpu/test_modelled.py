@@ -106,7 +106,6 @@ def test_the_probe_prints_its_interval_as_every_face(machine):
     assert format_watts(watts, watts - low, high - watts).rstrip(")") in Modelled(Request(machine)).probe().why
 
 
-@pytest.mark.xfail(strict=True, reason="lists of sensors print four digits and no interval")
 def test_the_sample_has_its_interval(machine):
     watts, low, high = estimate(0.25, identify(machine))
     report = Modelled(Request(machine)).probe()
