@@ -56,7 +56,6 @@ def test_explore_finds_what_moves_and_says_where_nothing_does(table, capsys):
     assert capsys.readouterr().out.splitlines()[2].startswith("cpu_cycles")
 
 
-@pytest.mark.xfail(strict=True, reason="explore prints hyphens for minus signs")
 def test_explore_prints_minus_signs(tmp_path, capsys):
     path = tmp_path / "t.csv"
     lines = [f"{1000 + t},{100 - t % 50},{t % 50}" for t in range(120)]
