@@ -1,7 +1,5 @@
 """What sensors say of themselves, as it is listed."""
 
-import pytest
-
 from everywatt.doctor import coverage
 from everywatt.doctor.coverage import Coverage, SensorList
 from everywatt.sensors.base import Report, State
@@ -15,7 +13,6 @@ def test_an_estimate_has_the_digits_of_its_interval():
     assert "≈ 2.4 W (0.9 … 6.2 W)" in cells and "2.357 W" in cells
 
 
-@pytest.mark.xfail(strict=True, reason="the check-up prints its examples in two ways, both without intervals")
 def test_an_example_is_printed_the_same_way_by_every_check():
     values = {"cpu.0.temperature": None, "host.power": 2.357, "gpu.0.power": 30.0}
     estimate = Report("modelled", State.USABLE, samples=values, intervals={"host.power": (0.904, 6.144)})

@@ -152,6 +152,13 @@ def shown(channel: str, value: float | None, interval: tuple[float, float] | Non
     return format_quantity(value, unit, value - low, high - value)
 
 
+def example(report: Report) -> str | None:
+    """The first value: `cpu.0.package.energy = 1234 J`, `host.power ≈ 2.4 W (0.9 … 6.1 W)`; None without one."""
+    values = [(name, shown(name, value, report.intervals.get(name))) for name, value in report.samples.items()]
+    found = (f"{name} {text if text.startswith('≈') else f'= {text}'}" for name, text in values if text is not None)
+    return next(found, None)
+
+
 def report_row(report: Report) -> dict[str, Any]:
     return {
         "sensor": report.sensor,
