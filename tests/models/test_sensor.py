@@ -208,6 +208,7 @@ def test_a_run_with_a_model_has_modelled_joules(file, own_home):
     done = everywatt("run", "--json", "--model", str(file), "--", sys.executable, "-c", "import time; time.sleep(3)")
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
+    assert run["meta"]["model_file"] == str(file)
     if run["energy"]["pedigree"] == "modelled":  # on a machine with a sensor of its own, that one counts
         assert run["energy"]["parts"].keys() == {"cpu.0"}
         truth = run["devices"]["cpu.0"]["power"]["mean"] * run["duration_s"]
