@@ -23,9 +23,10 @@ from everywatt.core.jsonio import declared, document
 from everywatt.core.spans import Point, Span
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, scope_of, sources
-from everywatt.energy.window import source_energies, windows_energy, windows_joules
+from everywatt.energy.window import drift_ratio, source_energies, windows_energy, windows_joules
 from everywatt.ledger.idle import Idle, net_energy, sum_levels
 from everywatt.ledger.levels import idle_levels
+from everywatt.recorder.request import model_file
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
@@ -123,6 +124,8 @@ class Run:
             found = sources(tape)
             if windows:
                 energy = self._asked(found, windows, device)
+                notes = self._drift_notes(tape, found, windows, device)
+                energy = replace(energy, notes=(*energy.notes, *notes))
                 seconds.append(length_s(windows))
                 if device is None and self._lacks_devices(tape, found):
                     energy = replace(energy, coverage=0.0)
@@ -154,6 +157,21 @@ class Run:
                 f"This run has no device '{device}' that measures energy; it has: {', '.join(known) or 'none'}."
             )
         return source_energies(chosen[0], windows)
+
+    def _drift_notes(
+        self, tape: Tape, found: Sequence[Source], windows: Sequence[tuple[int, int]], device: str | None
+    ) -> list[str]:
+        """A sentence for each model that no longer fits the sensor beside it, with the command that adapts it."""
+        notes = []
+        for source in found:
+            if device in (None, source.label) and (ratio := drift_ratio(source, windows)) is not None:
+                file, installed = tape.meta.get("model_file"), model_file(resolve().options)
+                model = "" if file in (None, installed) else f" {shlex.quote(str(file))}"
+                notes.append(
+                    f"{source.label}: the model has drifted: measured power is {ratio:.2f} times what it says; to "
+                    f"adapt it: everywatt model install{model} --against {self.reference}"
+                )
+        return notes
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
         """Energy above idle: gross minus idle power over the same time. Refused where idle was not observed."""

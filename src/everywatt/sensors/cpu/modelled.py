@@ -391,6 +391,7 @@ class Modelled:
             samples={CHANNEL: watts},
             missing=missing,
             devices=({"device": "host", **asdict(facts)},),
+            intervals={CHANNEL: (low, high)},
         )
 
     def groups(self) -> Sequence[Group]:
