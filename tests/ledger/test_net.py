@@ -11,7 +11,7 @@ from tapes import counter_group, gauge_group, rows, write_tape
 from everywatt.api.run import Run, load
 from everywatt.core.energy import Energy, total
 from everywatt.formats.aipowermeter import END, FILE, import_aipowermeter
-from everywatt.ledger.idle import Idle, Watched, find_idle, net_energy
+from everywatt.ledger.idle import MODEL_ERROR, Idle, Watched, find_idle, net_energy, with_cure
 from everywatt.tape.reader import Tape
 
 IDLE_W, FULL_W, CPUS = 20.0, 120.0, 2
@@ -183,3 +183,13 @@ def test_each_device_has_its_own_reason_for_a_net_figure_that_is_refused():
     )
     same = net_energy(gross, dict.fromkeys(parts, never), 1.0)
     assert same.refused == "the idle power of cpu.0, gpu.0, gpu.1 is not known: it was never idle"
+
+
+def test_a_model_that_is_too_uncertain_is_no_matter_of_idle():
+    """Recording again with idle time would not help; where idle is not known it would."""
+    modelled, unknown = (
+        Energy.refuse(MODEL_ERROR),
+        Energy.refuse("the idle power of cpu.0 is not known: it was never idle"),
+    )
+    assert with_cure(modelled, lambda: "record idle").refused == MODEL_ERROR
+    assert with_cure(unknown, lambda: "record idle").refused.endswith("never idle; record idle")

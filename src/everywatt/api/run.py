@@ -24,7 +24,7 @@ from everywatt.core.spans import Point, Span
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, scope_of, sources
 from everywatt.energy.window import drift_ratio, source_energies, windows_energy, windows_joules
-from everywatt.ledger.idle import Idle, net_energy, sum_levels
+from everywatt.ledger.idle import Idle, net_energy, sum_levels, with_cure
 from everywatt.ledger.levels import idle_levels
 from everywatt.recorder.request import model_file
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
@@ -181,7 +181,7 @@ class Run:
                 seconds.append(length_s(windows))
                 net = net_energy(gross, levels, seconds[-1])
                 if net.joules is None:
-                    return net if gross.joules is None else replace(net, refused=f"{net.refused}; {self.how_to_idle()}")
+                    return net if gross.joules is None else with_cure(net, self.how_to_idle)
                 figures.append((tape.host, net))
         return combine(figures, seconds) if figures else Energy.refuse("nothing was recorded in that window")
 

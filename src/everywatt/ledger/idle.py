@@ -14,7 +14,7 @@ Never the time of the lowest power as such, which is biased. Plain Python, so th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -45,6 +45,7 @@ BENT = 0.6
 # A card with an idle process on it may draw twice what it does without.
 HELD_SPREAD = 0.5
 LEAST_SPREAD = 0.5  # of an idle level that is assumed, however little the device was used
+MODEL_ERROR = "the error of the model is larger than what is above idle; a power sensor would be more certain"
 VARYING = "its power varied although it was not in use"
 HOW = ", so idle power is assumed (measure it with --idle 10s)"
 WORDS = {
@@ -199,8 +200,15 @@ def accept_net(net: Energy, devices: Iterable[str], levels: Mapping[str, Idle]) 
         why += "".join(f"; of {', '.join(labels)}: {note}" for note, labels in others)
         return Energy.refuse(why, scope=net.scope)
     if "modelled" in net.pedigree and (net.low or 0.0) <= 0.0:
-        return Energy.refuse("the error of the model is larger than what is above idle", scope=net.scope)
+        return Energy.refuse(MODEL_ERROR, scope=net.scope)
     return net
+
+
+def with_cure(net: Energy, how_to_idle: Callable[[], str]) -> Energy:
+    """A refused figure with what to do for an idle level; no such level makes a model more certain."""
+    if net.joules is not None or net.refused == MODEL_ERROR:
+        return net
+    return replace(net, refused=f"{net.refused}; {how_to_idle()}".removesuffix("; "))
 
 
 def _idle_energy(label: str, gross: Energy, idle: Idle, seconds: float) -> Energy:

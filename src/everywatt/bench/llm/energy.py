@@ -33,7 +33,7 @@ from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_ticks, window_figures
 from everywatt.ledger.build import ledger
 from everywatt.ledger.engine import UJ, apportion, microjoules
-from everywatt.ledger.idle import accept_net
+from everywatt.ledger.idle import accept_net, with_cure
 from everywatt.ledger.levels import idle_levels
 from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.span_sweep import Line, Stretches
@@ -176,7 +176,7 @@ def _accepted(accounts: _Accounts, asked: Sequence[Asked], how_to_idle: str) -> 
     for one, levels in zip(asked, idle_levels([one.tape for one in asked]), strict=True):
         if one.records and net.joules is not None:
             net = accept_net(net, _parts(accounts.gross), levels)
-    return net if net.joules is not None else replace(net, refused=f"{net.refused}; {how_to_idle}".removesuffix("; "))
+    return with_cure(net, lambda: how_to_idle)
 
 
 def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> dict[str, QueryEnergy]:
