@@ -201,7 +201,6 @@ def test_channels(metric, labels, name, unit, scale, domain):
     assert (channel.name, channel.unit, channel.scale, channel.domain) == (name, unit, scale, domain)
 
 
-@pytest.mark.xfail(strict=True, reason="the agent's own interval and provenance are not taken over")
 def test_what_an_agent_integrated_keeps_its_provenance_and_is_no_more_certain(tmp_path):
     """A board of 8 W for a minute, of which the agent knew ± 10 %: more than the gain of its sensor."""
     place = {"device": "jetson", "domain": "soc", "pedigree": "integrated", "instance": "n"}
