@@ -223,7 +223,6 @@ def test_a_path_in_a_closed_folder(home, words, capsys):
     assert os.strerror(errno.ENAMETOOLONG) in capsys.readouterr().err
 
 
-@pytest.mark.xfail(strict=True, reason="a page is written whatever the ending says")
 @pytest.mark.parametrize("name", ["page.pdf", "page.docx", "page.HTML.txt"])
 def test_a_report_is_a_page(home, name, capsys):
     assert main(["report", "one", "-o", name]) == 2 and not (home / name).exists()
@@ -233,7 +232,6 @@ def test_a_report_is_a_page(home, name, capsys):
 BOARD = "RAM 1/2MB (lfb 2x4MB) CPU [23%@1397] VDD_IN 4000mW/4000mW\n"
 
 
-@pytest.mark.xfail(strict=True, reason="a tape is written whatever the ending says")
 @pytest.mark.parametrize("name", ["board.csv", "board.xls"])
 def test_what_is_imported_is_not_called_a_table(home, name, capsys):
     (home / "board.log").write_text(BOARD * 9)
@@ -241,7 +239,6 @@ def test_what_is_imported_is_not_called_a_table(home, name, capsys):
     assert "must end in one of .tape" in capsys.readouterr().err
 
 
-@pytest.mark.xfail(strict=True, reason="nothing is said of a parameter that the importer does not know")
 def test_a_parameter_that_an_importer_does_not_use_is_named(home, capsys):
     (home / "board.log").write_text(BOARD * 9)
     assert main(["import", "tegrastats", "board.log", "--set", "interval_s=0.5", "--set", "zoneh=2"]) == 0

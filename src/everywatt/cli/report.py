@@ -10,6 +10,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, footprint_options, out_option, output_options, run_argument
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.progress import task
+from everywatt.cli.common.results import check_suffix
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes
 from everywatt.core.plugins import EXPORTERS, load_plugin, registered
@@ -40,6 +41,8 @@ def command(
     The default RUN is the last one. Several runs are compared; runs of a different scope get no ratio. --out is the
     file; by default `NAME.html` in the working directory. An existing file is replaced.
     """
+    if out is not None:
+        check_suffix(out, "", ".html", ".htm")
     names = runs or ("last",)
     target = out
     with task(output, "report") as tell:

@@ -26,10 +26,15 @@ class FileResult(Result, Protocol):
 
 def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
     """UsageError where -o names a file that cannot be written: better before the trials than after them."""
-    if out is not None and out.suffix.lower() not in endings:
-        raise UsageError(f"{out} must end in one of {', '.join(endings)}.")
     if out is not None:
+        check_suffix(out, *endings)
         check_folder(out)
+
+
+def check_suffix(out: Path, *endings: str) -> None:
+    """UsageError where a file is named as if it were of another form; "" is no ending at all."""
+    if out.suffix.lower() not in endings:
+        raise UsageError(f"{out} must end in one of {', '.join(filter(None, endings))}.")
 
 
 def write_result(
