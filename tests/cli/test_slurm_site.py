@@ -359,7 +359,7 @@ def test_waste_is_as_uncertain_as_the_idle_energy_that_it_is_a_part_of(said: Any
     lazy = replace(known_site.jobs()[0], **idle, steps=(), devices=())
     store = Store(tmp_path / "site")
     store.append([lazy], "n1")
-    wanted = "≈ 300 kJ (0 … 800 kJ)"
+    wanted = "≈ 300 kJ (0 … 750 kJ)"
     for words in (("jobs", "--waste", *SINCE), ("jobs", "--waste", "--by", "user", *SINCE), ("job", "1")):
         code, out = said("slurm", *words, "--store", store.path)
         assert code == 0 and wanted in out, out
