@@ -352,7 +352,6 @@ def test_a_period_that_ends_before_it_begins(said: Any, site: Path, words: tuple
     assert code == 2
 
 
-@pytest.mark.xfail(strict=True, reason="waste has four digits, whatever the interval of the idle share leaves")
 def test_waste_is_as_uncertain_as_the_idle_energy_that_it_is_a_part_of(said: Any, tmp_path: Path) -> None:
     """3 of 4 CPUs of an allocation that drew 400 kJ idle, or 0 to 1 MJ, did nothing."""
     idle = {"idle_uj": 4 * 10**11, "idle_low_uj": 0, "idle_high_uj": 10**12, "waste_uj": 3 * 10**11}

@@ -16,7 +16,7 @@ from everywatt.cli.common.metering import new_folder
 from everywatt.cli.common.options import DURATION, PAIR, PATH, TIME, json_value, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.progress import Tell, task
-from everywatt.cli.common.results import check_suffix
+from everywatt.cli.common.results import check_form
 from everywatt.core.clocks import NS, SystemClock
 from everywatt.core.config import nearest, resolve
 from everywatt.core.errors import UsageError
@@ -131,7 +131,7 @@ def imported(
     """
     made = out is None or out.is_dir()
     if out is not None and not made:
-        check_suffix(out, "", *endings)
+        check_form(out, *endings)
     if out is None:
         folder = new_folder(resolve(), name, output)
     else:

@@ -20,7 +20,7 @@ from everywatt.core.format import (
 from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.tables import Cell, Table, columns_of
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.schema import JobOnNode, sum_known
+from everywatt.slurm.schema import IDLE_ENDS, JobOnNode, sum_known
 from everywatt.slurm.site.figures import COVERED, amount, energy_of, percent, short
 from everywatt.slurm.site.store import FOREVER_S, Store
 from everywatt.slurm.site.totals import jobs_where
@@ -242,9 +242,10 @@ def _place(row: JobOnNode) -> int:
 def hints(job: Detail) -> list[str]:
     """What of the allocation was not used, and what is not sure about the figure; the costliest first."""
     found = [*_gpu_hints(job.rows), *_cpu_hints(job), *_memory_hints(job.rows)]
-    waste_uj = sum_known(row.waste_uj for row in job.rows)
-    if found and waste_uj:
-        found.append((0, f"{format_joules(waste_uj / UJ)} went into allocated hardware that was not used."))
+    names = ("waste_uj", "idle_uj", *IDLE_ENDS)
+    sums = {name: sum_known(getattr(row, name) for row in job.rows) for name in names}
+    if found and sums["waste_uj"]:
+        found.append((0, f"{amount(sums, 'waste_uj')} went into allocated hardware that was not used."))
     lines = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
     if job.missing:
         lines.append(f"{job.missing} of its nodes have no record.")

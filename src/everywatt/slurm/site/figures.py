@@ -106,12 +106,22 @@ def amount(row: Mapping[str, Any], name: str) -> str | None:
 
     Where no energy beside them says so, with a coverage below 90 %.
     """
+    if name == "waste_uj":
+        return wasted(*(joules(row, column) for column in ("waste_uj", "idle_uj", *IDLE_ENDS)))
     stem = name.removesuffix("_uj")
     value, low, high = joules(row, name), joules(row, f"{stem}_low_uj"), joules(row, f"{stem}_high_uj")
     if value is None or low is None or high is None:
         return None if value is None else format_joules(value)
     covered = partly_covered(row.get("coverage")) if row.get("energy_uj") is None else ""
     return f"{format_joules(value, value - low, high - value)}{covered}"
+
+
+def wasted(waste: float | None, idle: float | None, low: float | None, high: float | None) -> str | None:
+    """Joules of an idle share that nobody used, for people: CPU and GPU time say which part, so it is as uncertain."""
+    if waste is None or not waste or idle is None or low is None or high is None:
+        return None if waste is None else format_joules(waste)
+    part = waste / idle
+    return format_joules(waste, waste - part * low, part * high - waste)
 
 
 def shown_run(row: Mapping[str, Any]) -> str:
@@ -147,7 +157,7 @@ _COLUMNS: Final[Mapping[str, tuple[str | None, Callable[[Mapping[str, Any]], Cel
     "time": ("s", lambda row: row.get("elapsed_s") or 0.0),
     "energy": ("J", lambda row: short(row)),
     "idle share": ("J", lambda row: amount(row, "idle_uj")),
-    "waste": ("J", lambda row: joules(row, "waste_uj")),
+    "waste": ("J", lambda row: amount(row, "waste_uj")),
     "cpu": ("%", lambda row: share(row["cpu_s"], row["allocated_cpu_s"])),
     "gpu": ("%", lambda row: share(row["gpu_utilisation"], 1.0)),
     "name": (None, lambda row: row["name"]),
@@ -279,7 +289,7 @@ class RunningJobs(ToDict):
             [
                 *(row["job_id"], row["user"], row["account"] or None, len(row["nodes"]), row["elapsed_s"]),
                 *(row["power_w"], _running_amount(row, "energy_j"), _running_amount(row, "idle_j", "idle_")),
-                row["waste_j"],
+                wasted(*(row[name] for name in ("waste_j", "idle_j", "idle_low_j", "idle_high_j"))),
             ]
             for row in self.rows
         ]

@@ -26,6 +26,7 @@ from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import added_up, charged, in_all
 from everywatt.slurm.site.figures import (
     COVERED,
+    amount,
     job_of,
     joules,
     nodes_of,
@@ -182,7 +183,7 @@ class UserMonth:
         if total["cost"] is not None:
             facts.append(format_money(total["cost"], self.currency))
         if total["waste_uj"]:
-            facts.append(f"{format_joules(total['waste_uj'] / UJ)} for allocated but unused hardware")
+            facts.append(f"{amount(total, 'waste_uj')} for allocated but unused hardware")
         if total["coverage"] is not None and total["coverage"] < COVERED:
             facts.append(f"coverage {format_percent(total['coverage'])}")
         if total["refused"]:
