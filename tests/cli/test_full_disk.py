@@ -46,7 +46,7 @@ def test_a_disk_that_is_full_until_the_end(sim_machine, tmp_path: Path) -> None:
 
 
 FAILING = """
-mount -t tmpfs -o size=600k none "$1" && cd "$1" && seq 40 > items || exit 99
+mount -t tmpfs -o size=600k none "$1" && cd "$1" && seq 40 > items && mkdir everywatt-runs || exit 99
 cat /dev/zero > full 2>&-
 "$2" -m everywatt batch items --gpus none --max-retries 0 --no-estimate -- \\
     sh -c 'echo {input} >> "$0"; [ {input} != 33 ]' "$3"
@@ -59,6 +59,7 @@ def test_a_batch_on_a_full_disk_counts_what_ran(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     ran = tmp_path / "ran"
     environ = {key: value for key, value in os.environ.items() if key != "EVERYWATT_HOME"}
+    environ["HOME"] = str(tmp_path)
     words = ["unshare", "-rm", "bash", "-c", FAILING, "sh", tmp_path / "runs", sys.executable, ran]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
     assert sorted(map(int, ran.read_text().split())) == list(range(1, 41)), done.stderr
