@@ -46,8 +46,9 @@ def test_a_disk_that_is_full_until_the_end(sim_machine, tmp_path: Path) -> None:
 
 
 FAILING = """
-mount -t tmpfs -o size=600k none "$1" && cd "$1" && seq 40 > items && mkdir everywatt-runs || exit 99
+mount -t tmpfs -o size=600k none "$1" && cd "$1" && seq 40 > items && head -c 8k /dev/zero > spare || exit 99
 cat /dev/zero > full 2>&-
+rm spare
 "$2" -m everywatt batch items --gpus none --max-retries 0 --no-estimate -- \\
     sh -c 'echo {input} >> "$0"; [ {input} != 33 ]' "$3"
 """
