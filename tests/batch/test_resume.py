@@ -6,7 +6,6 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
 from waiting import until
 
 import everywatt
@@ -98,7 +97,6 @@ def test_the_summary_shows_items_that_may_have_run_twice(place):
     assert "1 item was interrupted and run again" in here.batch("--resume", "last").stderr
 
 
-@pytest.mark.xfail(strict=True, reason="the summary for notes leaves it out")
 def test_the_summary_for_notes_shows_them_too(place):
     here = place(gpus=["constant:100W"])
     end(started(here, here.items("a", "b"), "--", here.script(WAIT), "{input}"))
