@@ -189,7 +189,6 @@ def test_written_for_aipowermeter_and_read_again(make, tmp_path, capsys):
     assert again.energy(device="gpu.0").joules == pytest.approx(sum(100 + t for t in range(1, 21)))
 
 
-@pytest.mark.xfail(strict=True, reason="it comes back as counted, with no uncertainty but that of sampling")
 def test_an_estimate_comes_back_as_one(tmp_path):
     """The format has no word for it, so the description beside it has."""
     host = Channel("host.power", "W", Kind.GAUGE, "host", Domain.NODE, pedigree=Pedigree.MODELLED)
