@@ -73,7 +73,6 @@ def test_many_owners_are_cut_and_still_add_up():
     assert {"idle", "unattributed"} <= {row.label for row in rows}
 
 
-@pytest.mark.xfail(strict=True, reason="the others have no interval, and so four digits")
 def test_the_owners_that_are_cut_have_an_interval():
     many = tuple(
         replace(OWNERS.entries[1], id=str(i), label=f"p{i}", joules=2.0, low=1.0, high=4.0) for i in range(100)
