@@ -151,6 +151,13 @@ def test_resume_refuses_another_question(place, tmp_path):
     assert "settings differ" in done.stderr
 
 
+def test_resume_refuses_to_mask_what_is_kept_in_full(place, tmp_path):
+    with running(tmp_path) as server:
+        bench(place, *to(server, "--max-queries", "2"))
+        done = bench(place, "--resume", "last", "--max-queries", "3", "--mask", code=2)
+    assert "mask differ" in done.stderr
+
+
 def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
     done = bench(place, "--base-url", "http://127.0.0.1:9", "--model", "m", "--dataset", "arithmetic", code=3)
     assert "No server answers" in done.stderr

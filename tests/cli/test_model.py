@@ -56,6 +56,15 @@ def test_explore_finds_what_moves_and_says_where_nothing_does(table, capsys):
     assert capsys.readouterr().out.splitlines()[2].startswith("cpu_cycles")
 
 
+def test_explore_prints_minus_signs(tmp_path, capsys):
+    path = tmp_path / "t.csv"
+    lines = [f"{1000 + t},{100 - t % 50},{t % 50}" for t in range(120)]
+    path.write_text("timestamp,node_power,idle_share\n" + "\n".join(lines) + "\n")
+    assert main(["model", "explore", str(path), "--target", "node_power"]) == 0
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row.split()[:3] == ["idle_share", "−1.00", "−1.00"] and "-" not in row
+
+
 def test_scatter_plots(table, tmp_path):
     pytest.importorskip("altair")
     for ending in ("png", "html"):

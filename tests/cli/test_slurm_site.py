@@ -350,15 +350,3 @@ def test_advice_is_about_the_store_that_was_asked(site: Path, capsys: pytest.Cap
 def test_a_period_that_ends_before_it_begins(said: Any, site: Path, words: tuple[str, ...]) -> None:
     code, _ = said("slurm", *words, "--store", site, "--since", "2026-11-20", "--until", "2026-11-14")
     assert code == 2
-
-
-def test_waste_is_as_uncertain_as_the_idle_energy_that_it_is_a_part_of(said: Any, tmp_path: Path) -> None:
-    """3 of 4 CPUs of an allocation that drew 400 kJ idle, or 0 to 1 MJ, did nothing."""
-    idle = {"idle_uj": 4 * 10**11, "idle_low_uj": 0, "idle_high_uj": 10**12, "waste_uj": 3 * 10**11}
-    lazy = replace(known_site.jobs()[0], **idle, steps=(), devices=())
-    store = Store(tmp_path / "site")
-    store.append([lazy], "n1")
-    wanted = "≈ 300 kJ (0 … 750 kJ)"
-    for words in (("jobs", "--waste", *SINCE), ("jobs", "--waste", "--by", "user", *SINCE), ("job", "1")):
-        code, out = said("slurm", *words, "--store", store.path)
-        assert code == 0 and wanted in out, out

@@ -272,3 +272,10 @@ def test_negative_numbers_have_a_minus_sign():
 )
 def test_a_value_that_its_interval_rounds_away_has_a_unit_of_its_own(value, below, above, text):
     assert fmt.format_joules(value, below, above) == text
+
+
+def test_a_column_has_one_unit_and_no_rounding_of_sums():
+    cells = [(0.022, 0.02), None, (2.4e-14, 2.4e-14), (0.0, 0.0), (0.0031, 0.0)]
+    assert fmt.format_column("W", cells) == ["22 mW", None, "0 mW", "0 mW", "3.100 mW"]
+    assert fmt.format_column("J", [(12_500.0, 600.0), (99.6, 50.0)]) == ["12.50 kJ", "0.100 kJ"]
+    assert fmt.format_column("", []) == []

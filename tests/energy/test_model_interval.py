@@ -1,5 +1,7 @@
 """Joules of a model's watts are as sure as the model was of each row."""
 
+from dataclasses import replace
+
 import pytest
 from tapes import at, write_tape
 
@@ -49,3 +51,15 @@ def test_outside_the_wider_interval_is_carried_and_told(tmp_path):
 def test_a_model_that_tells_no_interval_has_its_facts(tmp_path):
     energy = run_of(tmp_path / "a.tape", lambda t: (100.0,), model_group()).energy(between=(1, 21))
     assert energy.budget.by_source()["model"] == pytest.approx(160)
+
+
+def test_columns_outside_are_named_the_most_frequent_first(tmp_path):
+    """Of 20 rows one has nothing outside; of 5 names that are outside in the others, two make way."""
+    group = model_group("low", "high", "outside", "farthest")
+    group = replace(group, names=("a", "cycles / time", "cpu_time", "b", "c"))
+    turn = [0, *[2] * 9, *[3] * 6, 1, 1, 4, 5]
+    energy = run_of(
+        tmp_path / "a.tape", lambda t: (100.0, 60.0, 190.0, float(turn[t % 20] > 0), float(turn[t % 20])), group
+    ).energy(between=(1, 21))
+    said = "for 95.0 % of the time, farthest in cycles / time, cpu_time, a and 2 more"
+    assert any(note.endswith(said) for note in energy.notes)

@@ -99,18 +99,30 @@ def test_counter_and_power_that_disagree_are_named(tmp_path):
     assert any("480" in note and "800" in note and "disagree by 40.0 %" in note for note in energy.notes)
 
 
-def test_a_model_that_has_drifted_is_named_with_its_cure(tmp_path):
+@pytest.mark.parametrize(("modelled_w", "times"), [(50.0, "2.00"), (91.0, "1.10")])
+@pytest.mark.parametrize(("file", "word"), [(None, ""), ("/a/my model.json", " '/a/my model.json'")])
+def test_a_model_that_has_drifted_is_named_with_its_cure(modelled_w, times, file, word, tmp_path):
     watts = Channel("cpu.0.package.power", "W", Kind.GAUGE, "cpu.0", Domain.PACKAGE, pedigree=Pedigree.MODELLED)
-    drift = Channel("model.drift", "", Kind.GAUGE, "cpu.0", pedigree=Pedigree.MODELLED)
-    info = GroupInfo("model.power", "model", "cpu.0", (watts, drift), Cadence.SLOW)
-    modelled = [Row(at(i / 10), at(i / 10), at(i / 10), (50.0, float(i > 60))) for i in range(101)]
+    beside = [
+        Channel(f"model.{name}", "", Kind.GAUGE, "cpu.0", pedigree=Pedigree.MODELLED) for name in ("ratio", "drift")
+    ]
+    info = GroupInfo("model.power", "model", "cpu.0", (watts, *beside), Cadence.SLOW)
+    modelled = [
+        Row(at(i / 10), at(i / 10), at(i / 10), (modelled_w, 100 / modelled_w, float(i > 60))) for i in range(101)
+    ]
     measured = (counter_group("cpu.0"), 0.1, rows(lambda t: 100.0 * t, 0, 10, 0.1))
-    path = write_tape(tmp_path / "a.tape", [measured, (info, 0.1, modelled)], [("run", 1, 9, None, {})])
-    notes = run_of(path).energy().notes
-    assert any("disagree by 50.0 %; the model has drifted: everywatt model install" in note for note in notes)
-    assert any("cpu.0.package.power (modelled) reports 400.0 J" in note for note in notes)
-    early = run_of(path).energy(between=(0, 5)).notes
-    assert any("disagree by 50.0 %" in note for note in early) and not any("drifted" in note for note in early)
+    path = write_tape(
+        tmp_path / "a.tape", [measured, (info, 0.1, modelled)], [("run", 1, 9, None, {})], model_file=file
+    )
+    run = run_of(path)
+    said = (
+        f"cpu.0: the model has drifted: measured power is {times} times what it says; to adapt it: "
+        f"everywatt model install{word} --against {run.reference}"
+    )
+    assert [note for note in run.energy().notes if "drifted" in note] == [said]
+    assert said in run.energy(device="cpu.0").notes
+    assert any("(modelled) reports 400.0 J" in note for note in run.energy().notes) == (modelled_w == 50.0)
+    assert not [note for note in run.energy(between=(0, 5)).notes if "drifted" in note]
 
 
 def test_inline_reads_make_edges_exact_and_cover_the_start(tmp_path):

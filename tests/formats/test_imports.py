@@ -64,6 +64,46 @@ def test_aipowermeter_memory_of_processes_is_kept_and_written(tmp_path):
     assert next(e for e in again.ledger().entries if "pid 11" in e.owner.label).use["rss_bytes"] == 3 << 30
 
 
+def test_aipowermeter_processes_on_cards_are_owners(tmp_path):
+    """What a card draws above idle, 3600 J, is shared by use: two thirds and one third."""
+    uses = [{}] * 10 + [{"11": 0.6, "12": 0.3}] * 90 + [{"11": 0.0}] * 10
+
+    def card(use):
+        held = {"11": 1 << 30} if use else {}
+        beside = {"per_gpu_per_pid_utilization_absolute": {"1": use}, "per_gpu_attributable_mem_use": {"1": held}}
+        whole = {"per_gpu_absolute_percent_usage": {"1": sum(use.values())}}
+        return {"per_gpu_nvidia_power": {"1": 60 if sum(use.values()) else 20}, **whole, **beside}
+
+    known = cpu(10, per_process_cpu_uses={"11": 0.1, "12": 0.1})
+    lines = [line(second, known, card(use)) for second, use in enumerate(uses)]
+    (tmp_path / "power_metrics.json").write_text("\n".join([*lines, END]))
+    for folder in (tmp_path, tmp_path / "again"):
+        run = load(import_files("aipowermeter", [folder], folder / "x.tape", {}))
+        owned = {entry.owner.label: entry for entry in run.ledger().entries}
+        mine, yours = (next(v for k, v in owned.items() if k.startswith(n)) for n in ("pid 11", "pid 12"))
+        assert mine.energy.value == pytest.approx(2400, rel=0.05) and yours.energy.value == pytest.approx(
+            1200, rel=0.05
+        )
+        assert mine.use["gpu_s"] == pytest.approx(0.6 * 90, rel=0.05)
+        if folder == tmp_path:
+            export_aipowermeter(run, tmp_path / "again")
+    written = [json.loads(text) for text in (tmp_path / "again" / "power_metrics.json").read_text().splitlines()[:-1]]
+    gpu = written[25]["metrics"]["gpu"]
+    assert gpu["per_gpu_per_pid_utilization_absolute"]["1"] == pytest.approx({"11": 0.6, "12": 0.3})
+    assert gpu["per_gpu_attributable_mem_use"] == {"1": {"11": 1 << 30}}
+    assert written[5]["metrics"]["gpu"]["per_gpu_per_pid_utilization_absolute"] == {"1": {}}
+
+
+def test_aipowermeter_keeps_memory_that_is_a_processs_alone(tmp_path):
+    more = {"per_process_cpu_uses": {"11": 0.5}, "per_process_mem_use_uss": {"11": 2 << 30}}
+    (tmp_path / "power_metrics.json").write_text("\n".join([*(line(n, cpu(50, **more)) for n in range(20)), END]))
+    for folder in (tmp_path, tmp_path / "again"):
+        run = load(import_files("aipowermeter", [folder], folder / "x.tape", {}))
+        assert next(e for e in run.ledger().entries if "pid 11" in e.owner.label).use["uss_bytes"] == 2 << 30
+        if folder == tmp_path:
+            export_aipowermeter(run, tmp_path / "again")
+
+
 def smi_card(watts):
     return {
         "nvidia_draw_absolute": watts + 20,

@@ -165,7 +165,10 @@ def test_a_folder_without_jobs_says_so(tmp_path: Path) -> None:
 
 
 def test_a_hole_in_a_log_is_not_charged(tmp_path: Path) -> None:
-    """100 W every 2 s for 20 s, nothing for ten minutes, and one more reading: 20 s and one period are covered."""
+    """100 W every 2 s for 20 s, nothing for ten minutes, and one more reading: 20 s and one period are covered.
+
+    The node drew 200 W; in the hole the job may have drawn up to twice its mean power, 100 W.
+    """
     folder = tmp_path / "2026_11" / "ada" / "7"
     folder.mkdir(parents=True)
     (folder / "meta_data.json").write_text(json.dumps({"jobid": "7", "node_id": "n1"}))
@@ -174,8 +177,22 @@ def test_a_hole_in_a_log_is_not_charged(tmp_path: Path) -> None:
     lines = [json.dumps({"date": stamp, "metrics": metrics}) for stamp in stamps]
     (folder / "power_metrics.json").write_text("\n".join(lines) + "\n")
     (job,) = read_tree(tmp_path).jobs
-    assert (job.energy_uj, job.low_uj, job.high_uj) == (2_200_000_000, 0, 4_400_000_000)
+    assert (job.energy_uj, job.low_uj) == (2_200_000_000, 0)
+    assert job.high_uj == pytest.approx((22 * 200 + 598 * 2 * 100) * 10**6)
     assert job.coverage == pytest.approx(22 / 620)
+
+
+def test_a_job_is_covered_as_its_device_that_was_seen_least(tmp_path: Path) -> None:
+    told = {"node_id": "n4", "jobid": "42", "start_date": "2026-11-30 23:59:00", "end_date": "2026-11-30 23:59:18"}
+    gpu = {"per_gpu_power_draw": {"0": 50.0}, "per_gpu_attributable_power": {"0": 40.0, "all": 40.0}}
+    log(tmp_path / "2026_11" / "bob" / "42", "2026-11-30 23:59", [30.0] * 10, told, **gpu)
+    path = tmp_path / "2026_11" / "bob" / "42" / "power_metrics.json"
+    lines = [json.loads(text) for text in path.read_text().splitlines()[:10]]
+    for entry in lines[5:]:
+        entry["metrics"].pop("gpu")  # nvidia-smi did not answer any more
+    path.write_text("\n".join(map(json.dumps, lines)))
+    (job,) = read_tree(tmp_path).jobs
+    assert job.coverage == pytest.approx(8 / 18, abs=0.12)
 
 
 def test_a_record_has_the_joules_that_a_run_of_the_same_readings_has(tmp_path: Path) -> None:

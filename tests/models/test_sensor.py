@@ -14,7 +14,7 @@ from fake_clock import FakeClock
 from waiting import until
 
 from everywatt.api.run import load
-from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, fresh
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.machine import Machine
@@ -23,7 +23,7 @@ from everywatt.models.features import History
 from everywatt.models.fitting import fit
 from everywatt.models.modelfile import dumps, load_model
 from everywatt.models.reading import run_table
-from everywatt.models.sensor import Drift, ModelSensor, channel_of
+from everywatt.models.sensor import Drift, ModelPower, ModelSensor, channel_of
 from everywatt.models.table import Table
 from everywatt.sensors import procfs, registry
 from everywatt.sensors.base import Request, State
@@ -80,6 +80,30 @@ def test_watts_are_those_of_the_use_between_two_reads(file, model, tmp_path, use
     assert low < watts < high and flagged == outside
     inside = model.predict(History(model.form.features, 1.0).row(0.0, {"host.cpu_time": 30.0}))
     assert outside == 0.0 or high / low > 1.03 * inside.high / inside.low
+
+
+@pytest.mark.parametrize(("used", "rate", "farthest"), [(30, 500, None), (130, 700, "use.b"), (30, 3000, "use.a")])
+def test_the_column_that_is_farthest_outside_is_recorded(used, rate, farthest, tmp_path):
+    """Learnt up to 64 and 1000; 130 is one range beyond the first, 3000 two beyond the second."""
+    random = np.random.default_rng(4)
+    columns = {"use.a": np.repeat(1000 * random.random(40), 10), "use.b": np.repeat(64 * random.random(40), 10)}
+    table = Table(np.arange(400.0), {**columns, "node.power": 50 + columns["use.a"] / 20 + columns["use.b"]})
+    fitted = fit(table, "node.power", only=("linear",)).model
+    channels = tuple(Channel(name, "", Kind.GAUGE, "host") for name in columns)
+    clock = FakeClock(now_ns=7_000_000_000)
+
+    class Use:
+        info = GroupInfo("use.host", "use", "host", channels)
+
+        def read(self):
+            return (fresh(clock.monotonic_ns(), (float(rate), float(used))),)
+
+    group = ModelPower(fitted, [Use()], clock)
+    (row,) = group.read()
+    said = dict(zip([channel.name for channel in group.info.channels], row.values, strict=True))
+    place = int(said["model.farthest"])
+    assert (group.info.names[place - 1] if place else None) == farthest
+    assert said["model.outside"] == float(farthest is not None)
 
 
 def test_only_what_can_measure_its_target_is_asked_beside_it(file, monkeypatch):
@@ -156,7 +180,7 @@ def test_a_model_of_a_board_is_compared_with_its_input_rail(model, tmp_path, mon
         def compared():
             return next((row.values for row in group.read() if math.isfinite(row.values[4])), None)
 
-        watts, _, _, _, ratio, _ = until(compared, "watts of the board beside the model's", 30)
+        watts, _, _, _, ratio, *_ = until(compared, "watts of the board beside the model's", 30)
         group.close()
     assert ratio * watts == pytest.approx(8, rel=0.1)
 
@@ -184,6 +208,7 @@ def test_a_run_with_a_model_has_modelled_joules(file, own_home):
     done = everywatt("run", "--json", "--model", str(file), "--", sys.executable, "-c", "import time; time.sleep(3)")
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
+    assert run["meta"]["model_file"] == str(file)
     if run["energy"]["pedigree"] == "modelled":  # on a machine with a sensor of its own, that one counts
         assert run["energy"]["parts"].keys() == {"cpu.0"}
         truth = run["devices"]["cpu.0"]["power"]["mean"] * run["duration_s"]
@@ -209,6 +234,36 @@ def test_a_model_is_moved_here_by_a_recording(file, own_home, tmp_path):
     for cpu in (0.5, 4.0, 7.5):
         found = moved.predict([cpu])
         assert found.watts == pytest.approx(30 + 60 * cpu / 8, rel=0.02) and found.low < found.watts < found.high
+
+
+def test_the_installed_model_is_adapted_where_none_is_named(file, own_home, tmp_path):
+    """To a machine whose power is a tenth above what was learnt: 10 W and 5 W for each busy CPU."""
+    busy = np.repeat(np.random.default_rng(7).random(12), 10) * 60
+    rows = [f"{second},{cpu},{1.1 * (10 + 5 * cpu)}" for second, cpu in enumerate(busy.tolist())]
+    table = tmp_path / "here.csv"
+    table.write_text("\n".join(["time,host.cpu_time,cpu.0.package.power", *rows]) + "\n")
+    none = everywatt("model", "install", "--against", str(table))
+    assert none.returncode == 2 and "No model is named, and none is installed" in none.stderr
+    assert everywatt("model", "install", str(file)).returncode == 0
+    done = everywatt("model", "install", "--json", "--against", str(table))
+    assert done.returncode == 0, done.stderr
+    moved = load_model(resolve().options["model"]["file"])
+    assert moved.predict([30.0]).watts == pytest.approx(1.1 * 160, rel=0.02)
+    assert sorted(path.name for path in (own_home / "config" / "everywatt" / "models").iterdir()) == ["m.json"]
+    again = everywatt("model", "install")
+    assert again.returncode == 2 and "No model is named" in again.stderr
+
+
+def test_a_model_of_a_boards_input_is_adapted_to_the_rail_that_measures_it(model, own_home, tmp_path):
+    file, table = tmp_path / "m.json", tmp_path / "here.csv"
+    file.write_text(dumps(replace(model, target="jetson.power")))
+    busy = np.repeat(np.random.default_rng(7).random(12), 10) * 60
+    rows = [f"{second},{cpu},{1.1 * (10 + 5 * cpu)},{1 + cpu}" for second, cpu in enumerate(busy.tolist())]
+    head = "time,host.cpu_time,jetson.VDD_IN.power,jetson.VDD_SOC.power"
+    table.write_text("\n".join([head, *rows]) + "\n")
+    done = everywatt("model", "install", "--json", "--against", str(table), str(file))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["gain"] == pytest.approx(1.1, rel=0.02)
 
 
 @pytest.mark.long
@@ -290,7 +345,7 @@ def test_beside_a_real_sensor_the_model_is_compared(model, tmp_path):
     machine = Machine(sys=tmp_path, proc=proc, environ={}, clock=clock)
     (proc / "stat").write_text(stat(1000))
     (group,) = ModelSensor(request(path, machine)).groups()
-    assert [channel.name for channel in group.info.channels][-2:] == ["model.ratio", "model.drift"]
+    assert [channel.name for channel in group.info.channels][4:6] == ["model.ratio", "model.drift"]
     busy_s, energy_uj, ratios, alarms = 1000.0, 5_000_000, [], []
     for second in range(160):
         rows = group.read()

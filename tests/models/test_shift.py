@@ -108,6 +108,23 @@ def test_a_straight_machine_is_not_predicted_worse_than_by_least_squares():
     assert found.chosen.candidate.near > 0 and found.chosen in found.scores
 
 
+def test_faults_that_may_never_happen_do_not_rule_out_a_model():
+    """A clock that follows use: where it is scaled by a quarter, trees are closest, and farther off everywhere else."""
+    random = np.random.default_rng(11)
+    cpu = np.repeat(random.random(60), 5)
+    disk = np.repeat(random.random(60), 5) ** 3
+    columns = {
+        "seconds": 16 * cpu,
+        "clock": (1.2 + 2 * np.sqrt(cpu)) * random.normal(1, 0.02, 300),
+        "memory": 8 + np.cumsum(random.normal(0, 0.01, 300)),
+        "disk": disk,
+        "watts": (60 + 120 * cpu**0.75 + 6 * disk) * random.normal(1, 0.015, 300),
+    }
+    found = fit(Table(np.arange(300.0), columns), "watts")
+    left_out = [one for one in found.shifts if one.kind != "column"]
+    assert sum(one.error_pct > one.baseline_pct + 0.1 for one in left_out) <= 1
+
+
 @pytest.mark.parametrize("kind", ["linear", "curved", "mixed"])
 def test_least_squares_within_a_factor_of_a_model_rises_and_stays_there(kind):
     random = np.random.default_rng(9)

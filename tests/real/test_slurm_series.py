@@ -48,7 +48,7 @@ def test_the_command(victoria: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert out[1].split()[:3] == ["12", "ada", "phys"] and "108.0 kJ" in out[1]
     assert main([*words, "--json"]) == 0
     energy = json.loads(capsys.readouterr().out)["jobs"][0]["energy"]
-    assert (energy["low"], energy["notes"]) == (None, ["from time series: no idle share"])
+    assert (energy["low"], energy["notes"]) == (None, ["from time series: no idle share, coverage unknown"])
     assert main([*words, "--by", "user"]) == 2
 
 

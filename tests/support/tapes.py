@@ -64,9 +64,10 @@ def write_tape(
     *,
     host: str = "box",
     seal: bool = True,
+    **meta: Any,
 ) -> Path:
     """A sealed tape with these groups (info, expected period, rows), spans (name, start, end, parent, attributes)."""
-    writer = TapeWriter(path, {"host": {"name": host}, "period_s": 0.1, "tags": {"project": "alpha"}})
+    writer = TapeWriter(path, {"host": {"name": host}, "period_s": 0.1, "tags": {"project": "alpha"}, **meta})
     writer.anchor(Anchor(ORIGIN_NS, UTC_NS, ORIGIN_NS, 0))
     numbers = []
     for info, period_s, ticks in groups:

@@ -20,7 +20,7 @@ from everywatt.core.jsonio import text
 from everywatt.core.platforms import require_linux
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
-from everywatt.recorder.request import RecordRequest
+from everywatt.recorder.request import RecordRequest, model_file
 from everywatt.sensors.base import State
 from everywatt.sensors.registry import BEHIND, odd_tables
 from everywatt.tape.run_store import existing_home, find_run, new_run, next_segment
@@ -143,6 +143,8 @@ class Meter:
                 profile=self._profile,
                 mask=self._mask,
             )
+            if file := model_file(self._asked.options):
+                meta["model_file"] = file
             while self._recording is None:
                 try:
                     self._recording = record(path, replace(self._asked, pids=pids, reaper=reaper), meta=meta)

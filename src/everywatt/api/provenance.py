@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.machine import boot_id
 from everywatt.core.secrets import mask_words
 from everywatt.sensors.sysfs import packages_of, threads_per_core
 
@@ -36,6 +37,7 @@ def provenance(
             "name": socket.gethostname(),
             "system": system.sysname,
             "kernel": system.release,
+            "boot": boot_id(),
             "machine": system.machine,
             "cpus": os.cpu_count(),
             "cpu": _cpu_model(),

@@ -23,9 +23,10 @@ from everywatt.core.jsonio import declared, document
 from everywatt.core.spans import Point, Span
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, scope_of, sources
-from everywatt.energy.window import source_energies, windows_energy, windows_joules
+from everywatt.energy.window import drift_ratio, source_energies, windows_energy, windows_joules
 from everywatt.ledger.idle import Idle, net_energy, sum_levels
 from everywatt.ledger.levels import idle_levels
+from everywatt.recorder.request import model_file
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
@@ -123,6 +124,8 @@ class Run:
             found = sources(tape)
             if windows:
                 energy = self._asked(found, windows, device)
+                notes = self._drift_notes(tape, found, windows, device)
+                energy = replace(energy, notes=(*energy.notes, *notes))
                 seconds.append(length_s(windows))
                 if device is None and self._lacks_devices(tape, found):
                     energy = replace(energy, coverage=0.0)
@@ -155,6 +158,21 @@ class Run:
             )
         return source_energies(chosen[0], windows)
 
+    def _drift_notes(
+        self, tape: Tape, found: Sequence[Source], windows: Sequence[tuple[int, int]], device: str | None
+    ) -> list[str]:
+        """A sentence for each model that no longer fits the sensor beside it, with the command that adapts it."""
+        notes = []
+        for source in found:
+            if device in (None, source.label) and (ratio := drift_ratio(source, windows)) is not None:
+                file, installed = tape.meta.get("model_file"), model_file(resolve().options)
+                model = "" if file in (None, installed) else f" {shlex.quote(str(file))}"
+                notes.append(
+                    f"{source.label}: the model has drifted: measured power is {ratio:.2f} times what it says; to "
+                    f"adapt it: everywatt model install{model} --against {self.reference}"
+                )
+        return notes
+
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
         """Energy above idle: gross minus idle power over the same time. Refused where idle was not observed."""
         figures, seconds = [], []
@@ -164,13 +182,11 @@ class Run:
                 seconds.append(length_s(windows))
                 net = net_energy(gross, levels, seconds[-1])
                 if net.joules is None:
-                    return (
-                        net if gross.joules is None else replace(net, refused=f"{net.refused}; {self._how_to_idle()}")
-                    )
+                    return net if gross.joules is None else replace(net, refused=f"{net.refused}; {self.how_to_idle()}")
                 figures.append((tape.host, net))
         return combine(figures, seconds) if figures else Energy.refuse("nothing was recorded in that window")
 
-    def _how_to_idle(self) -> str:
+    def how_to_idle(self) -> str:
         """What to do for an idle level that is accepted."""
         words = [str(word) for word in self.meta.get("command") or ()]
         if self.meta.get("imported_from") or words[:2] == ["everywatt", "attach"]:  # neither can be recorded again
@@ -410,7 +426,11 @@ def sum_runs(runs: Sequence[Run]) -> Energy:
         for tape, windows in zip(run.tapes, run.windows(), strict=True):
             parts = {}
             for source in addable(sources(tape)):
-                before = [done for other, label, done in taken if label == source.label and _same_boot(tape, other)]
+                before = [
+                    done
+                    for other, label, done in taken
+                    if label == source.label and tape.same_boot(other, SAME_CLOCK_NS)
+                ]
                 left = without(windows, union([window for done in before for window in done]))
                 taken.append((tape, source.label, list(windows)))
                 if left:
@@ -426,11 +446,7 @@ def sum_runs(runs: Sequence[Run]) -> Energy:
 def _alike(tape: Tape, other: Tape) -> bool:
     """Whether two tapes have the same devices of the same host, since the same boot."""
     devices = [{source.label for source in sources(one)} for one in (tape, other)]
-    return devices[0] == devices[1] and _same_boot(tape, other)
-
-
-def _same_boot(tape: Tape, other: Tape) -> bool:
-    return tape.host == other.host and abs(tape.to_utc_ns(0) - other.to_utc_ns(0)) < SAME_CLOCK_NS
+    return devices[0] == devices[1] and tape.same_boot(other, SAME_CLOCK_NS)
 
 
 def _is_path(run: str | Path) -> bool:

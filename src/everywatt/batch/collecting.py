@@ -47,11 +47,8 @@ def clusters(tapes: Sequence[Tape]) -> list[list[int]]:
 
 
 def _together(a: Tape, b: Tape) -> bool:
-    if a.host != b.host:
-        return False
     (a_low, a_high), (b_low, b_high) = a.extent_ns(), b.extent_ns()
-    offsets = [tape.to_utc_ns(low) - low for tape, low in ((a, a_low), (b, b_low))]
-    return abs(offsets[0] - offsets[1]) < SAME_BOOT_NS and a_low <= b_high and b_low <= a_high
+    return a.same_boot(b, SAME_BOOT_NS) and a_low <= b_high and b_low <= a_high
 
 
 def place_tape(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -> None:

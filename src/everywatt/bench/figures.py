@@ -141,16 +141,22 @@ class Figures(ToDict):
         certain = not self.modelled or self.verdict.startswith("no verdict")
         return [*lines, of_candidate(label, self.verdict) + ("" if certain else " (modelled)")]
 
-    def rounded(self, value: float | None, unit: str) -> str | None:
-        """A figure that follows from the energy, with the digits that the interval of the energy leaves it."""
-        if value is None or self.energy is None:
-            return None
+    @property
+    def half_share(self) -> float:
+        """Half of the energy's interval as a share of it: what everything that follows from the energy may be off."""
+        if self.energy is None or not self.energy.value:
+            return 0.0
         half = (self.energy.high - self.energy.low) / 2
         if not math.isfinite(half):  # too few trials: what their measurement leaves open is known all the same
             known = [t.energy for t in self.trials if t.energy is not None and t.energy.joules is not None]
             half = sum(sum_energies(known).sides()) / 2 / len(known)
-        share = half / abs(self.energy.value) if self.energy.value else 0.0
-        return format_rounded(unit, share * abs(value), value)
+        return half / abs(self.energy.value)
+
+    def rounded(self, value: float | None, unit: str) -> str | None:
+        """A figure that follows from the energy, with the digits that the interval of the energy leaves it."""
+        if value is None or self.energy is None:
+            return None
+        return format_rounded(unit, self.half_share * abs(value), value)
 
     @property
     def energy_cell(self) -> Cell:

@@ -28,7 +28,7 @@ from everywatt.core.format import format_count
 from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Table, columns_of
-from everywatt.doctor.coverage import SensorList, probe_all, report_row, shown
+from everywatt.doctor.coverage import SensorList, example, probe_all, report_row
 from everywatt.doctor.diagnose import Diagnosis, Verdict, check_up
 from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report, Request, State
@@ -145,8 +145,7 @@ def absent(reports: Sequence[Report]) -> list[tuple[str, str]]:
 
 
 def _sensor_row(report: Report) -> list[str | None]:
-    values = [f"{name} = {shown(name, value)}" for name, value in report.samples.items() if value is not None]
-    return [report.sensor, str(report.state), values[0] if values else None, report.why or None]
+    return [report.sensor, str(report.state), example(report), report.why or None]
 
 
 def _fix(machine: Machine, output: Output, etc: Path = Path("/etc")) -> list[Mapping[str, Any]]:

@@ -121,6 +121,7 @@ class GroupInfo:
     tracked    the hardware publishes on a schedule of its own (every `facts.period_s` of the first channel, or
                unknown); the recorder finds the phase and stores publications instead of polls
     table      rows vary (processes); stored as a table, not as channels
+    names      what a channel's numbers 1, 2, … stand for, where they are no quantity
     uuid       the device's own number where it has one (GPUs)
     """
 
@@ -134,6 +135,7 @@ class GroupInfo:
     table: bool = False
     label: str = ""
     uuid: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def layout(self) -> tuple[tuple[str, str, float], ...]:
@@ -146,14 +148,16 @@ class GroupInfo:
         return self.table and self.device == "gpu"
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        data = asdict(self)
+        return data if self.names else {key: value for key, value in data.items() if key != "names"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GroupInfo:
         """The inverse of `to_dict`; unknown keys of later versions are ignored."""
         channels = tuple(_channel(entry) for entry in data["channels"])
         known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
-        return cls(**{**known, "channels": channels, "cadence": Cadence(data.get("cadence", "fast"))})
+        known |= {"channels": channels, "cadence": Cadence(data.get("cadence", "fast"))}
+        return cls(**{**known, "names": tuple(data.get("names", ()))})
 
 
 def _channel(data: dict[str, Any]) -> Channel:

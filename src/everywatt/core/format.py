@@ -21,6 +21,7 @@ rounded to nearest, so the printed interval contains the original up to 0.55 of 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -94,19 +95,21 @@ class Printed(NamedTuple):
         return f"{self} ({level})"
 
 
-def print_quantity(value: float, unit: str, below: float = 0.0, above: float = 0.0, *, signed: bool = False) -> Printed:
+def print_quantity(
+    value: float, unit: str, below: float = 0.0, above: float = 0.0, *, signed: bool = False, like: float = 0.0
+) -> Printed:
     """A value that the interval reaches `below` and `above` (both ≥ 0, in the same unit).
 
-    Units of energy, power and the like take a prefix (`12.41 kJ`), other words do not (`3.400 items/s`). `signed` shows
-    the plus of a positive value.
+    Units of energy, power and the like take a prefix (`12.41 kJ`), other words do not (`3.400 items/s`); `like` is a
+    size whose prefix is taken instead, as in a column. `signed` shows the plus of a positive value.
     """
     size = max((abs(size) for size in (value, below, above) if math.isfinite(size)), default=0.0)
     if size < NOTHING and math.isfinite(value + below + above):
         return Printed("0", unit)
-    factor, prefix = _prefix(size) if _prefixed(unit) else (1.0, "")
+    factor, prefix = _prefix(like or size) if _prefixed(unit) else (1.0, "")
     printed = _printed(value / factor, below / factor, above / factor, prefix + unit, signed)
     # An amount that is 0 next to its interval: no reader wants 0 GJ. A difference of 0 is one.
-    if prefix and below <= value and not printed.value.strip("≈ +0."):
+    if prefix and not like and below <= value and not printed.value.strip("≈ +0."):
         factor, prefix = _prefix(abs(value))
         own = _number(value / factor, _last_place(value / factor, 2), signed)
         return printed._replace(value=f"≈ {own}", unit=prefix + unit)
@@ -124,12 +127,29 @@ def format_rounded(unit: str, half: float, *values: float) -> str:
     At most four digits of the largest one; where all are printed alike, once.
     """
     size = max(map(abs, values))
-    factor, prefix = _prefix(size) if size >= NOTHING and _prefixed(unit) else (1.0, "")
-    place = min(_last_place(_significant(size / factor), SIGNIFICANT), 0)
-    if half > NEGLIGIBLE * size:
-        place = max(place, _rounded_up(half / factor)[1])
+    factor, prefixed = shared_unit(size, unit)
+    place = _left(size / factor, half / factor)
     shown = dict.fromkeys(_number(value / factor, place) for value in values)
-    return f"{' … '.join(shown)} {prefix}{unit}".rstrip()
+    return f"{' … '.join(shown)} {prefixed}".rstrip()
+
+
+def format_column(unit: str, cells: Sequence[tuple[float, float] | None]) -> list[str | None]:
+    """`0.13 mJ`, `0.019 mJ`: values with their half-widths, each as `format_rounded` prints it, all in the unit of the
+    largest."""
+    factor, prefixed = shared_unit(max((abs(cell[0]) for cell in cells if cell), default=0.0), unit)
+
+    def shown(value: float, half: float) -> str:
+        if abs(value) < NOTHING:
+            value = half = 0.0
+        return f"{_number(value / factor, _left(abs(value) / factor, half / factor))} {prefixed}".rstrip()
+
+    return [cell and shown(*cell) for cell in cells]
+
+
+def _left(size: float, half: float) -> int:
+    """The power of ten of the last digit that a half-width leaves, of at most four."""
+    place = min(_last_place(_significant(size), SIGNIFICANT), 0)
+    return max(place, _rounded_up(half)[1]) if half > NEGLIGIBLE * size else place
 
 
 def format_energy(energy: Energy, *, level: str = "") -> str:
@@ -232,7 +252,7 @@ def format_count(number: int, noun: str) -> str:
 
 def shared_unit(size: float, unit: str) -> tuple[float, str]:
     """The factor and prefixed unit that a column takes whose largest value has this size: (1000.0, "kJ")."""
-    factor, prefix = _prefix(abs(size)) if size else (1.0, "")
+    factor, prefix = _prefix(abs(size)) if abs(size) >= NOTHING and _prefixed(unit) else (1.0, "")
     return factor, prefix + unit
 
 

@@ -28,6 +28,7 @@ from everywatt.core.format import (
     format_percent,
     format_quantity,
     format_ratio,
+    print_quantity,
 )
 from everywatt.core.jsonio import as_data, declared
 from everywatt.core.lazy_dataclass import dataclass
@@ -50,15 +51,28 @@ _WHOLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number with a unit and an interval of its own, for a cell."""
+    """A number with a unit and an interval of its own, for a cell; `like` is a size whose prefix the unit takes."""
 
     value: float
     unit: str
     below: float = 0.0
     above: float = 0.0
+    like: float = 0.0
 
     def __str__(self) -> str:
+        if self.like:
+            return str(print_quantity(self.value, self.unit, self.below, self.above, like=self.like))
         return _shown(self.value, self.unit, self.below, self.above)
+
+
+def in_one_unit(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells of a column whose energies, powers and the like all take the prefix of the largest value."""
+    cells = list(cells)
+    largest = max((abs(cell.value) for cell in cells if isinstance(cell, Quantity)), default=0.0)
+    return [
+        Quantity(cell.value, cell.unit, cell.below, cell.above, largest) if isinstance(cell, Quantity) else cell
+        for cell in cells
+    ]
 
 
 @dataclass(frozen=True, slots=True)

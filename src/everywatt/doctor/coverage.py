@@ -136,8 +136,8 @@ def probe_all(
     return [reports[name] for name in names if name in reports], covered
 
 
-def shown(channel: str, value: float | None) -> str | None:
-    """A value with the unit of its channel, which its last word implies; None where there is no value."""
+def shown(channel: str, value: float | None, interval: tuple[float, float] | None = None) -> str | None:
+    """A value, of an estimate with its interval, in the unit that the channel's last word implies; None without one."""
     if value is None:
         return None
     word = channel.rpartition(".")[2]
@@ -148,7 +148,15 @@ def shown(channel: str, value: float | None) -> str | None:
     unit = next((unit for ending, unit in UNITS if word.endswith(ending)), "")
     if not unit and value.is_integer():
         return str(round(value))  # a count
-    return format_quantity(value, unit)
+    low, high = interval or (value, value)
+    return format_quantity(value, unit, value - low, high - value)
+
+
+def example(report: Report) -> str | None:
+    """The first value: `cpu.0.package.energy = 1234 J`, `host.power ≈ 2.4 W (0.9 … 6.1 W)`; None without one."""
+    values = [(name, shown(name, value, report.intervals.get(name))) for name, value in report.samples.items()]
+    found = (f"{name} {text if text.startswith('≈') else f'= {text}'}" for name, text in values if text is not None)
+    return next(found, None)
 
 
 def report_row(report: Report) -> dict[str, Any]:
@@ -234,7 +242,7 @@ def _channel_table(reports: Sequence[Report]) -> Table | None:
     rows: list[list[Cell]] = []
     for report in (report for report in reports if report.usable):
         rows += [
-            [report.sensor, channel, shown(channel, value), report.missing.get(channel)]
+            [report.sensor, channel, shown(channel, value, report.intervals.get(channel)), report.missing.get(channel)]
             for channel, value in report.samples.items()
         ]
         why: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.files import can_make, existing
 from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine, runtime_dir, state_folder
-from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
+from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, example
 from everywatt.doctor.preflight import slowed_by, who_is_there
 from everywatt.recorder.wire import SOCKET, address_in
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup, TableRow
@@ -223,9 +223,9 @@ def _others(reports: Mapping[str, Report]) -> list[Check]:
 
 def _example(report: Report) -> str:
     """`3 channels, cpu.0.package.energy = 1234 J`."""
-    values = [f"{name} = {shown(name, value)}" for name, value in report.samples.items() if value is not None]
     count = f"{len(report.samples)} channel{'s' if len(report.samples) != 1 else ''}"
-    return f"{count}, {values[0]}" if values else count
+    value = example(report)
+    return count if value is None else f"{count}, {value}"
 
 
 def domain_text(part: Part) -> str:

@@ -36,16 +36,20 @@ FEW_WINDOWS = 16
 # More than these, asked for joules alone, are read off straight lines where the tape is long.
 MANY_WINDOWS = 10_000
 MODEL_CHANNELS = ("low", "high", "outside")  # beside a model's watts
-DRIFTED = "; the model has drifted: everywatt model install MODEL --against RUN"
+NAMED = 3  # columns outside that a note names
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInterval:
-    """95 % half-widths as shares of the watts, below and above, and the share of rows with inputs never learnt."""
+    """95 % half-widths as shares of the watts, below and above, and the share of rows with inputs never learnt.
+
+    `farthest` are the inputs that were farthest outside in a row, the most frequent first.
+    """
 
     below: float
     above: float
     outside: float
+    farthest: tuple[str, ...]
 
 
 def windows_energy(
@@ -153,7 +157,7 @@ def _figure(
     if model is not None and model.outside > 0:
         notes.append(
             f"{source.channel.device}: utilisation was outside the training range of the model for "
-            f"{format_percent(model.outside)} of the time"
+            f"{format_percent(model.outside)} of the time{_farthest(model.farthest)}"
         )
     return Energy(
         reading.joules,
@@ -164,6 +168,11 @@ def _figure(
         notes=(*notes, *_unknown(source.channel)),
         sampling_only=bool(_unknown(source.channel)),
     )
+
+
+def _farthest(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f", farthest in {', '.join(names[:NAMED])}{more}" if names else ""
 
 
 def _unknown(channel: Channel) -> list[str]:
@@ -236,7 +245,9 @@ def _model_interval(source: Source, start_ns: int, end_ns: int) -> ModelInterval
     known = {channel.name for channel in info.channels}
     if source.channel.pedigree is not Pedigree.MODELLED or not known.issuperset(names):
         return None
-    rows = load_columns(source.tape, source.group.id, [source.channel.name, *names], start_ns, end_ns)
+    number = f"{info.sensor}.farthest"  # tapes of earlier versions have none
+    wanted = [source.channel.name, *names, *({number} & known)]
+    rows = load_columns(source.tape, source.group.id, wanted, start_ns, end_ns)
     # A row is about the time up to it, so the first one after the end counts too.
     before = np.concatenate([rows.published[:1], rows.published[:-1]])
     inside = (rows.published > start_ns) & (before < end_ns)
@@ -245,8 +256,13 @@ def _model_interval(source: Source, start_ns: int, end_ns: int) -> ModelInterval
     if not fine.any():
         return None
     whole = float(watts[fine].sum())
+    times = {
+        name: int((rows.values[number][inside] == place).sum())
+        for place, name in enumerate(info.names if number in known else (), 1)
+    }
+    farthest = sorted((name for name in times if times[name]), key=lambda name: -times[name])
     below, above = float((watts - low)[fine].sum()) / whole, float((high - watts)[fine].sum()) / whole
-    return ModelInterval(min(TO_95 * below, 1.0), TO_95 * above, float(outside[fine].mean()))
+    return ModelInterval(min(TO_95 * below, 1.0), TO_95 * above, float(outside[fine].mean()), tuple(farthest))
 
 
 def _gaps(
@@ -305,19 +321,24 @@ def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> li
                 f"{source.channel.device}: {source.channel.name} reports {format_joules(joules)} and {name} "
                 f"reports {format_joules(other_j)} for the same window: they disagree by "
                 f"{format_percent(abs(joules - other_j) / max(abs(joules), abs(other_j)))}"
-                f"{DRIFTED if _has_drifted(other, start_ns, end_ns) else ''}"
             )
     return notes
 
 
-def _has_drifted(source: Source, start_ns: int, end_ns: int) -> bool:
-    """Whether a model's sensor said so of its newest row in a window."""
-    name = f"{source.group.info.sensor}.drift"
-    if all(channel.name != name for channel in source.group.info.channels):
-        return False
-    rows = load_columns(source.tape, source.group.id, [name], start_ns, end_ns)
-    said = rows.values[name][(rows.published > start_ns) & (rows.published <= end_ns)]
-    return bool(len(said)) and bool(said[-1] == 1)
+def drift_ratio(source: Source, windows: Sequence[tuple[int, int]]) -> float | None:
+    """Measured over modelled watts where a model beside a sensor had drifted in these windows (in order); else None."""
+    starts, ends = (np.array(side, dtype=np.int64) for side in zip(*windows, strict=True))
+    for group, _ in source.mirrors:
+        names = [f"{group.info.sensor}.{word}" for word in ("ratio", "drift")]
+        if not {channel.name for channel in group.info.channels}.issuperset(names):
+            continue
+        rows = load_columns(source.tape, group.id, names, int(starts[0]), int(ends[-1]))
+        place = np.searchsorted(starts, rows.published) - 1
+        inside = (place >= 0) & (rows.published <= ends[place])
+        ratios, drifted = (rows.values[name] for name in names)
+        if len(said := ratios[inside & (drifted == 1)]):
+            return float(said[-1])
+    return None
 
 
 def _apart(one_j: float, other_j: float) -> bool:

@@ -208,6 +208,7 @@ class Agent:
 
         system = os.uname()
         host = {"name": self.host, "system": system.sysname, "kernel": system.release, "machine": system.machine}
+        host["boot"] = state.boot_id(self.machine.proc)
         return {"everywatt": __version__, "host": {**host, "cpus": os.cpu_count()}, "command": ["everywatt", "agent"]}
 
     def _start_sender(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,14 @@ from everywatt.energy.window import source_ticks
 from everywatt.fleet.imports import MODELLED_PCT
 from everywatt.ledger.split.split import cut, process_use
 from everywatt.ledger.use.account import tape_use
+from everywatt.ledger.use.tenants import Tenant
 from everywatt.meters.series import Part, Table, card_facts, group, number, write_parts, zone_ns
 from everywatt.tape.columns import load_columns
 from everywatt.tape.importing import parse_utc_ns
 from everywatt.tape.reader import Tape
 
 if TYPE_CHECKING:
+    from everywatt.sensors.base import GpuProcessRow
     from everywatt.sensors.usage.member import ProcessRow
 
 FILE: Final = "power_metrics.json"
@@ -56,6 +58,8 @@ GAUGED: Final = ("power", "W", Kind.GAUGE, Pedigree.INTEGRATED)  # a card in the
 POWERS: Final = ("per_gpu_nvidia_power", "per_gpu_power_draw")
 USES: Final = (("per_gpu_nvidia_use_rate", 1.0), ("per_gpu_absolute_percent_usage", 100.0))
 WHOLES: Final = ("nvidia_power", "nvidia_draw_absolute")
+MEMORIES: Final = {"rss_bytes": "per_process_mem_use_abs", "uss_bytes": "per_process_mem_use_uss"}
+GPU_USE, GPU_MEMORY = "per_gpu_per_pid_utilization_absolute", "per_gpu_attributable_mem_use"  # by card and pid
 
 
 @dataclass
@@ -140,7 +144,7 @@ def _part(file: Path, options: Mapping[str, Any]) -> Part:
         (f"segment {place}", start, end, {}) for place, (start, end) in enumerate(segments_of(log), 1)
     ]
     meta = {key: value for key, value in meta.items() if value}
-    return Part(tables, spans=spans, meta=meta, processes=processes_of(log))
+    return Part(tables, spans=spans, meta=meta, processes=processes_of(log), on_gpus=on_gpus_of(log))
 
 
 def _job(file: Path, options: Mapping[str, Any]) -> Part:
@@ -241,13 +245,50 @@ def processes_of(log: Log) -> list[tuple[int, list[ProcessRow]]]:
             row: ProcessRow = {"pid": pid, "start": 0, "cpu_s": used_s.get(pid, 0.0)}
             if pid == REST_PID:
                 row["name"] = "other processes"
-            memory = number(section(section(metrics, "cpu"), "per_process_mem_use_abs").get(str(pid)))
-            if memory is not None and memory >= 0:
-                row["rss_bytes"] = memory
+            held = {name: section(section(metrics, "cpu"), key).get(str(pid)) for name, key in MEMORIES.items()}
+            sizes = {name: size for name, value in held.items() if (size := number(value)) is not None and size >= 0}
+            row.update(cast("ProcessRow", sizes))
             rows.append(row)
         frames.append((at, rows))
         alive, last = here, at
     return frames
+
+
+def on_gpus_of(log: Log) -> list[tuple[int, list[GpuProcessRow]]]:
+    """Rows of `nvml.processes` for every line: who was on which card, with its use and memory. Empty where no line says
+    so."""
+    frames: list[tuple[int, list[GpuProcessRow]]] = []
+    there: set[tuple[int, int]] = set()
+    for at, metrics in log.lines:
+        if frames and at <= frames[-1][0]:
+            continue
+        uses, held = (_by_card_and_pid(section(metrics, "gpu"), key) for key in (GPU_USE, GPU_MEMORY))
+        here = uses.keys() | held.keys()
+        rows: list[GpuProcessRow] = [
+            {"gpu": card, "pid": pid, "type": "C", "sm": 0.0, "gone": True} for card, pid in sorted(there - here)
+        ]
+        for card, pid in sorted(here):
+            use, memory = uses.get((card, pid)), held.get((card, pid))
+            sm, size = None if use is None else 100.0 * use, None if memory is None else int(memory)
+            rows.append({"gpu": card, "pid": pid, "type": "C", "sm": sm, "memory_bytes": size})
+        if rows:
+            frames.append((at, rows))
+        there = here
+    return frames
+
+
+def _by_card_and_pid(gpu: Mapping[str, Any], key: str) -> dict[tuple[int, int], float]:
+    return {
+        (int(card), int(pid)): amount
+        for card, found in section(gpu, key).items()
+        for pid, value in (found.items() if isinstance(found, Mapping) else ())
+        if _is_pid(card) and _is_pid(pid) and (amount := number(value)) is not None and amount >= 0
+    }
+
+
+def _is_pid(name: Any) -> bool:
+    """Whether a key is a number that a process, or a card, may have."""
+    return str(name).isdecimal() and len(str(name)) < 8 and int(name) < REST_PID
 
 
 def _shares(metrics: Mapping[str, Any]) -> dict[int, float]:
@@ -255,7 +296,7 @@ def _shares(metrics: Mapping[str, Any]) -> dict[int, float]:
     found: dict[int, float] = {}
     for name, value in section(section(metrics, "cpu"), "per_process_cpu_uses").items():
         share = number(value)
-        if str(name).isdecimal() and 0 < int(name) < REST_PID and share is not None and share >= 0:
+        if _is_pid(name) and int(name) and share is not None and share >= 0:
             found[int(name)] = share
     if found:
         found[REST_PID] = max(1.0 - sum(found.values()), 0.0)
@@ -383,7 +424,8 @@ def _segment(run: Run) -> list[str]:
             observed |= coverage > 0
     cards = [source.channel.device for source in found if source.domain is Domain.GPU]
     beside = {key: {card: _readings(tape, f"{card}.{what}", at_ns) for card in cards} for key, what in _BESIDE.items()}
-    uses, memories = _cpu_uses(tape, at_ns), _memories(tape, at_ns)
+    uses, memories = _cpu_uses(tape, at_ns), {key: _memories(tape, name, at_ns) for name, key in MEMORIES.items()}
+    tenants = _tenants(tape, cards, at_ns)
     lines: list[str] = []
     edges = np.flatnonzero(np.diff(observed, prepend=False, append=False)).reshape(-1, 2)
     for first, place in [(begin, place) for begin, end in edges for place in range(begin, end + 1)]:
@@ -395,9 +437,9 @@ def _segment(run: Run) -> list[str]:
             shares = {str(pid): float(share[step]) for pid, share in uses.items()}
             whole_w = metrics["cpu"].get("intel_power")
             metrics["cpu"]["per_process_cpu_uses"] = shares
-            metrics["cpu"]["per_process_mem_use_abs"] = {
-                str(pid): int(size[place]) for pid, size in memories.items() if pid in uses and np.isfinite(size[place])
-            }
+            for key, sizes in memories.items():
+                held = {str(pid): int(of[place]) for pid, of in sizes.items() if pid in uses and np.isfinite(of[place])}
+                metrics["cpu"] |= {key: held} if sizes else {}
             if whole_w is not None:
                 metrics["cpu"]["rel_intel_power"] = {pid: share * whole_w for pid, share in shares.items()}
         for key, readings in beside.items():
@@ -406,6 +448,16 @@ def _segment(run: Run) -> list[str]:
                 whole = sum(now.values()) / (len(now) if key == "nvidia_use_rate" else 1)
                 each = {Device.parse(card).name: value for card, value in now.items()}
                 metrics.setdefault("gpu", {}).update({key: whole, f"per_gpu_{key}": each})
+        if tenants:
+            there = {card: of_card[place] for card, of_card in tenants.items()}
+            metrics.setdefault("gpu", {})[GPU_USE] = {
+                card: {str(one.pid): one.sm / 100 for one in found if one.sm is not None}
+                for card, found in there.items()
+            }
+            metrics["gpu"][GPU_MEMORY] = {
+                card: {str(one.pid): int(one.memory_bytes) for one in found if one.memory_bytes is not None}
+                for card, found in there.items()
+            }
         lines.append(json.dumps({"date": day_text(started_ns + round(edges_s[place] * NS)), "metrics": metrics}))
     return [*lines, json.dumps(END)] if lines else []
 
@@ -433,12 +485,22 @@ def _cpu_uses(tape: Tape, at_ns: npt.NDArray[np.int64]) -> dict[int, npt.NDArray
     return {pid: seconds / np.maximum(whole, 1e-9) for pid, seconds in used.items()}
 
 
-def _memories(tape: Tape, at_ns: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.float64]]:
-    """The newest resident memory of each process at each instant, by pid; NaN where none is known."""
-    processes = tape_use(tape).processes
-    if processes is None or "rss_bytes" not in processes.memory:
+def _tenants(tape: Tape, cards: Sequence[str], at_ns: npt.NDArray[np.int64]) -> dict[str, list[tuple[Tenant, ...]]]:
+    """Who was on each card in the time that ends with each instant, by the card's number; of cards that the tape says
+    this of."""
+    gpus = tape_use(tape).gpus
+    if gpus is None:
         return {}
-    number, seen_ns, size = map(np.array, processes.memory["rss_bytes"])
+    devices = map(Device.parse, cards)
+    return {one.name: gpus.at(one.index, at_ns - 1) for one in devices if one.index in gpus.edges}
+
+
+def _memories(tape: Tape, name: str, at_ns: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.float64]]:
+    """The newest memory of a kind of each process at each instant, by pid; NaN where none is known."""
+    processes = tape_use(tape).processes
+    if processes is None or name not in processes.memory:
+        return {}
+    number, seen_ns, size = map(np.array, processes.memory[name])
     found = {}
     for place, facts in enumerate(processes.processes):
         mine = number == place

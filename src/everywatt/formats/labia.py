@@ -2,7 +2,8 @@
 
 The tree is `prolog_log/2026_11/USER/JOB/{meta_data.json,power_metrics.json}`. A log there has what the machine drew and
 what of it went to the job by its share of busy time, so idle is inside. That share is the record's energy; its interval
-is from nothing to all that the node drew meanwhile, as another job may have owned the rest. A missing end is taken from
+is from nothing to all that the node drew meanwhile, as another job may have owned the rest, and for time that the log
+lacks to twice the job's mean power. A missing end is taken from
 the last reading, and the record says so.
 
 To the table of a user new jobs are added in the old columns, once, sorted by date, by one writer at a time, in both
@@ -50,6 +51,7 @@ from everywatt.meters.block import Block
 from everywatt.meters.omegawatt_csv import write_csv
 from everywatt.meters.series import Part, Table, group, write_part, zone_ns
 from everywatt.slurm.locks import exclusive
+from everywatt.slurm.node.state import MOST_POWER
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
 from everywatt.slurm.site.store import safe_node
 from everywatt.slurm.site.users import is_name
@@ -98,8 +100,8 @@ def _job(folder: Path, options: Mapping[str, Any]) -> JobOnNode:
         raise ValueError("it has no times: no readings, and no start_date")
     end_ns = max(end_ns, start_ns)
     node = about.get("node_id")
-    devices, covered_s = _devices(log)
     length_s = (end_ns - start_ns) / NS
+    devices, covered_s = _devices(log, length_s)
     return JobOnNode(
         job_id=int(job),
         node=str((node[0] if isinstance(node, list) and node else node) or "unknown"),
@@ -121,8 +123,11 @@ def _job(folder: Path, options: Mapping[str, Any]) -> JobOnNode:
     )
 
 
-def _devices(log: Log) -> tuple[list[DeviceEnergy], float]:
-    """Joules of each device as a run of these readings has them, and the seconds that were observed."""
+def _devices(log: Log, length_s: float) -> tuple[list[DeviceEnergy], float]:
+    """Joules of each device as a run of these readings has them, and the seconds in which all were observed.
+
+    In the rest of a job's time it may have drawn up to twice its mean power.
+    """
     rows = [[(at, _powers(metrics)) for at, metrics in segment] for segment in log.segments]
     devices = sorted({device for segment in rows for _, powers in segment for device in powers})
     if not devices:
@@ -137,7 +142,7 @@ def _devices(log: Log) -> tuple[list[DeviceEnergy], float]:
     with TemporaryDirectory() as folder:
         run = load(write_part(Path(folder) / "job.tape", Part([table]), [Path(FILE)], {}))
         figures = {device: (run.energy(device=f"own.{device}"), run.energy(device=device)) for device in devices}
-        covered_s = run.duration_s * max(whole.coverage for _, whole in figures.values())
+        seen_s = {device: run.duration_s * whole.coverage for device, (_, whole) in figures.items()}
     return [
         DeviceEnergy(
             device,
@@ -145,10 +150,15 @@ def _devices(log: Log) -> tuple[list[DeviceEnergy], float]:
             "nvml" if is_gpu(device) else "rapl",
             round((own.joules or 0.0) * UJ),
             0,
-            round((whole.joules or 0.0) * UJ),
+            round(((whole.joules or 0.0) + _unseen_j(own.joules or 0.0, seen_s[device], length_s)) * UJ),
         )
         for device, (own, whole) in figures.items()
-    ], covered_s
+    ], min(seen_s.values())
+
+
+def _unseen_j(joules: float, seen_s: float, length_s: float) -> float:
+    """What a job may have drawn while a device was not observed."""
+    return MOST_POWER * joules / seen_s * max(length_s - seen_s, 0.0) if seen_s > 0 else 0.0
 
 
 def _gauge(device: str) -> Channel:

@@ -14,7 +14,7 @@ Never the time of the lowest power as such, which is biased. Plain Python, so th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -178,20 +178,27 @@ def net_energy(gross: Energy, levels: Mapping[str, Idle], seconds: float) -> Ene
     if gross.joules is None:
         return gross
     parts = {label: part for label, part in gross.parts if part.joules is not None}
-    unknown = [label for label in parts if label not in levels or not levels[label].observed]
-    if unknown:
-        reasons: dict[str, list[str]] = {}
-        for label in unknown:
+    idle = {
+        label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items() if label in levels
+    }
+    return accept_net(replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage), parts, levels)
+
+
+def accept_net(net: Energy, devices: Iterable[str], levels: Mapping[str, Idle]) -> Energy:
+    """The energy of these devices above idle; refused where idle of one of them was not observed, or where the error
+    of a model is larger."""
+    reasons: dict[str, list[str]] = {}
+    for label in devices:
+        if label not in levels or not levels[label].observed:
             note = levels[label].note.removesuffix(HOW) if label in levels else "there are too few readings"
             reasons.setdefault(note, []).append(label)
+    if reasons:
         (note, labels), *others = reasons.items()
         why = f"the idle power of {', '.join(labels)} is not known: {note}"
         why += "".join(f"; of {', '.join(labels)}: {note}" for note, labels in others)
-        return Energy.refuse(why, scope=gross.scope)
-    idle = {label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items()}
-    net = replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage)
-    if "modelled" in gross.pedigree and (net.low or 0.0) <= 0.0:
-        return Energy.refuse("the error of the model is larger than what is above idle", scope=gross.scope)
+        return Energy.refuse(why, scope=net.scope)
+    if "modelled" in net.pedigree and (net.low or 0.0) <= 0.0:
+        return Energy.refuse("the error of the model is larger than what is above idle", scope=net.scope)
     return net
 
 

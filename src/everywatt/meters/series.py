@@ -21,6 +21,7 @@ from everywatt.tape.run_store import slug
 SEGMENT: Final = "import-0001.tape"
 DAY_S: Final = 86_400.0
 PROCESSES: Final = GroupInfo("use.processes", "import", "host", (), table=True)
+ON_GPUS: Final = GroupInfo("nvml.processes", "import", "gpu", (), table=True)
 
 
 @dataclass
@@ -54,6 +55,7 @@ class Part:
     spans: list[tuple[str, int, int, Mapping[str, Any]]] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
     processes: Sequence[tuple[int, Sequence[Mapping[str, Any]]]] = ()  # UTC ns, rows of `use.processes`
+    on_gpus: Sequence[tuple[int, Sequence[Mapping[str, Any]]]] = ()  # UTC ns, rows of `nvml.processes`
 
 
 def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[str, Any]) -> Path:
@@ -83,10 +85,11 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
     meta: dict[str, Any] = {"imported_from": [path.name for path in source], **part.meta}
     if part.host:
         meta["host"] = {"name": part.host}
-    processes: list[ImportedTable] = []
-    if part.processes:
-        frames = [(at - first, rows) for at, rows in part.processes]
-        processes = [ImportedTable(PROCESSES, frames, usual_period_s([at for at, _ in frames]))]
+    processes = [
+        ImportedTable(info, [(at - first, rows) for at, rows in found], usual_period_s([at for at, _ in found]))
+        for info, found in ((PROCESSES, part.processes), (ON_GPUS, part.on_gpus))
+        if found
+    ]
     meta |= dict(options.get("meta", {}))
     return write_tape(out, recordings, meta=meta, anchors=anchors, spans=spans, tables=processes)
 

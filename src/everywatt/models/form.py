@@ -286,7 +286,7 @@ def along(at: Sequence[float], values: Sequence[float], where: float) -> float:
 
 
 class Prediction(NamedTuple):
-    """Watts with their interval, and what was odd about the row: columns outside of what was learnt."""
+    """Watts with their interval, and what was odd about the row: columns outside of what was learnt, farthest first."""
 
     watts: float
     low: float
@@ -344,11 +344,7 @@ class Model:
         return Prediction(watts, watts * math.exp(-below), watts * math.exp(above), named)
 
     def outside(self, row: Sequence[float]) -> tuple[tuple[str, ...], float]:
-        """Features of the row that are outside of their range, and by how many ranges the worst is."""
-        names, worst = [], 0.0
-        for place in self.form.counted(self.widths.places):
-            excess = self.form.ranges[place].excess(row[place])
-            if excess > OUTSIDE:
-                names.append(self.form.features[place].name)
-                worst = max(worst, excess)
-        return tuple(names), worst
+        """Features of the row that are outside of their range, farthest first, and by how many ranges the first is."""
+        excess = {place: self.form.ranges[place].excess(row[place]) for place in self.form.counted(self.widths.places)}
+        places = sorted((place for place in excess if excess[place] > OUTSIDE), key=lambda place: -excess[place])
+        return tuple(self.form.features[place].name for place in places), excess[places[0]] if places else 0.0

@@ -4,10 +4,11 @@
     file = "laptop.json"
 
 It reads the channels that the model needs from the sensors that give them (`use` first), turns counters into rates and
-evaluates the model in plain Python. Beside the watts, `model.low` and `model.high` are the interval and
-`model.outside` is 1 where an input is outside of what was learnt. While a real sensor of the model's own target can be
-read, `model.ratio` is measured over modelled watts and `model.drift` is 1 where the model no longer fits (`Drift`);
-`everywatt model install MODEL --against RUN` then adapts it to that recording.
+evaluates the model in plain Python. Beside the watts, `model.low` and `model.high` are the interval, `model.outside` is
+1 where an input is outside of what was learnt, and `model.farthest` is the number of the one that is farthest outside,
+among the group's `names` (0: none). While a real sensor of the model's own target can be read, `model.ratio` is
+measured over modelled watts and `model.drift` is 1 where the model no longer fits (`Drift`); `everywatt model install
+--against RUN` then adapts it to that recording.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ModelPower:
         self._before: dict[str, tuple[int, float]] = {}
         self._last: dict[str, float] = {}
         self._witness = witness
-        self._truth = _of_target(model) if witness is not None else ()
+        self._truth = of_target(model) if witness is not None else ()
         self.drift = Drift(model.widths.level)
 
     def read(self) -> Sequence[Row]:
@@ -70,8 +71,9 @@ class ModelPower:
             self.drift.add(truth_w, found.watts, found.low, found.high)
         drifted = math.nan if truth_w is None else float(self.drift.alarm)
         outside = 1.0 if found.outside else 0.0
+        farthest = 1.0 + self.info.names.index(found.outside[0]) if found.outside else 0.0
         ratio = math.nan if truth_w is None else self.drift.ratio
-        return (fresh(read_ns, (found.watts, found.low, found.high, outside, ratio, drifted)),)
+        return (fresh(read_ns, (found.watts, found.low, found.high, outside, ratio, drifted, farthest)),)
 
     def _measured(self) -> float | None:
         """Watts of the real sensor since the last read; None without one. One that fails is not asked again."""
@@ -112,15 +114,18 @@ class ModelPower:
 def info_of(model: Model) -> GroupInfo:
     """The group's channels: watts, their interval, and what is known of the model's fit."""
     watts = channel_of(model)
-    units = {"low": "W", "high": "W", "outside": "", "ratio": "", "drift": ""}
+    units = {"low": "W", "high": "W", "outside": "", "ratio": "", "drift": "", "farthest": ""}
     beside = [
         Channel(f"{NAME}.{word}", unit, Kind.GAUGE, watts.device, pedigree=Pedigree.MODELLED)
         for word, unit in units.items()
     ]
-    return GroupInfo(f"{NAME}.power", NAME, watts.device, (watts, *beside), Cadence.SLOW, label=_label(model))
+    names = tuple(dict.fromkeys([*(feature.name for feature in model.form.features), *model.widths.stuck]))
+    return GroupInfo(
+        f"{NAME}.power", NAME, watts.device, (watts, *beside), Cadence.SLOW, label=_label(model), names=names
+    )
 
 
-def _of_target(model: Model) -> tuple[str, ...]:
+def of_target(model: Model) -> tuple[str, ...]:
     """Channels that measure what the model estimates."""
     if model.target == f"{BOARD}.power":  # of a store, which does not know the name of the board's input
         return tuple(f"{BOARD}.{rail}.power" for rail in jetson.TOTALS)
@@ -156,8 +161,10 @@ class ModelSensor:
         low, middle, high = (watts.get(key) for key in ("low", "median", "high"))
         has_range = isinstance(low, int | float) and isinstance(high, int | float)
         why = f"{_label(model)}; trained between {low:.3g} and {high:.3g} W" if has_range else _label(model)
-        sample = {channel_of(model).name: float(middle) if isinstance(middle, int | float) else None}
-        return Report(self.name, State.USABLE, why=why, samples=sample)
+        name = channel_of(model).name
+        sample = {name: float(middle) if isinstance(middle, int | float) else None}
+        trained = {name: (float(low), float(high))} if has_range else {}
+        return Report(self.name, State.USABLE, why=why, samples=sample, intervals=trained)
 
     def groups(self) -> Sequence[Group]:
         """The one group, `model.power`."""
@@ -168,7 +175,7 @@ class ModelSensor:
         """A group of a real sensor that measures the model's target here; None without one."""
         # Asking a card may take a second and more, in which the recorder says nothing.
         names = [name for name in WITNESSES if name != "nvml" or model.target.startswith("gpu.")]
-        found = _groups_with(_of_target(model), names, self._request, only_first=True)
+        found = _groups_with(of_target(model), names, self._request, only_first=True)
         return found[0] if found else None
 
     def _model(self) -> Model:

@@ -257,24 +257,28 @@ def column_of(fault: str) -> str:
 
 
 def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = "") -> Score:
-    """Of the models whose worst error over all folds is within COMPARABLE of the least, those that are nowhere farther
-    off than least squares, or by the smallest factor (within ALIKE); of these the one with the least mean error.
+    """Of the models whose worst error over rows left out is within COMPARABLE of the least, those that are nowhere
+    farther off than least squares, or by the smallest factor (within ALIKE); of these the one with the least mean.
 
-    A fold of the name `but` does not count: what is said of a fold must not depend on it.
+    Columns at fault, which may never happen, rule out no model; they count in what follows. A fold of the name `but`
+    does not count at all: what is said of a fold must not depend on it.
     """
 
-    def errors(one: Score) -> Floats:
+    def errors(one: Score, of: Sequence[str] = kinds) -> Floats:
         pairs = zip(one.errors_pct, one.held, strict=True)
-        found = [error for error, held in pairs if held.kind in kinds and held.name != but]
+        found = [error for error, held in pairs if held.kind in of and held.name != but]
         return np.maximum(found or [one.blocked_pct], LEAST_ERROR)
+
+    def worst(one: Score) -> float:
+        return float(errors(one, [kind for kind in kinds if kind != "column"]).max())
 
     def farther(one: Score) -> float:
         return max(1.0, float((errors(one) / squares).max()))
 
     squares = errors(next((one for one in scores if one.candidate.kind == "least squares"), scores[0]))
     tried = [one for one in scores if not one.candidate.baseline] or list(scores)
-    most = COMPARABLE * min(errors(one).max() for one in tried)
-    tried = [one for one in tried if errors(one).max() <= most]
+    most = COMPARABLE * min(map(worst, tried))
+    tried = [one for one in tried if worst(one) <= most]
     most = ALIKE * min(map(farther, tried))
     return min((one for one in tried if farther(one) <= most), key=lambda one: float(errors(one).mean()))
 

@@ -88,6 +88,13 @@ class RecordRequest:
         )
 
 
+def model_file(options: Mapping[str, Mapping[str, Any]]) -> str:
+    """The path of the model that these settings use as a sensor; empty without one."""
+    table = options.get("model")
+    file = table.get("file") if isinstance(table, Mapping) else None
+    return os.path.abspath(file) if isinstance(file, str) and file else ""  # noqa: PTH100 - links stay
+
+
 def whole_paths(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
     """Paths in settings (`tape`, `file`, `password_file`) as they are meant here: the recorder works elsewhere."""
 

@@ -85,7 +85,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a probe says: a state, why, what to do, and one real value of each channel."""
+    """What a probe says: a state, why, what to do, and one real value of each channel; of an estimate its interval."""
 
     sensor: str
     state: State
@@ -95,6 +95,7 @@ class Report:
     missing: Mapping[str, str] = field(default_factory=dict)
     devices: Sequence[Mapping[str, Any]] = ()
     power: bool = True
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:

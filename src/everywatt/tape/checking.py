@@ -33,7 +33,15 @@ COLUMNS: Final[dict[str, tuple[tuple[str, tuple[type, ...]], ...]]] = {
     )
     for table, names in schema.COLUMNS.items()
 }
-_HOST: Final = {"name": str, "cpus": _NUMBER, "packages": [int], "memory_bytes": _NUMBER, "cpu": str, "kernel": str}
+_HOST: Final = {
+    "name": str,
+    "cpus": _NUMBER,
+    "packages": [int],
+    "memory_bytes": _NUMBER,
+    "cpu": str,
+    "kernel": str,
+    "boot": str,
+}
 META: Final[dict[str, Any]] = {
     "abandoned": bool,
     "agent": {"devices": {ANY: {"group": str, "channel": str, "at_ns": int, "uj": int}}, "owners": list},

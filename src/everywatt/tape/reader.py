@@ -175,6 +175,16 @@ class Tape:
         """The name of the host on which it was recorded; "" where that is not known."""
         return str(self.meta.get("host", {}).get("name") or "")
 
+    def same_boot(self, other: Tape, leeway_ns: int) -> bool:
+        """Whether clock and counters went on from one tape to the other: they are of one host and one boot of it.
+
+        Where a tape (of an earlier version) does not name its boot, clocks that were zero within `leeway_ns` are one.
+        """
+        boots = [str(tape.meta.get("host", {}).get("boot") or "") for tape in (self, other)]
+        if self.host != other.host or all(boots):
+            return self.host == other.host and boots[0] == boots[1]
+        return abs(self.to_utc_ns(0) - other.to_utc_ns(0)) <= leeway_ns
+
     def _read_meta(self) -> None:
         for key, text in self._rows("meta"):
             self.meta[str(key)] = self._json("meta", key, text)

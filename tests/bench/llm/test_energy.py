@@ -15,9 +15,10 @@ from everywatt.api.run import load
 from everywatt.bench.experiment import JsonLines
 from everywatt.bench.llm.energy import asked_of, bill
 from everywatt.bench.llm.metrics import metrics
+from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.records import OK, QUERIES, Answer, Record, read_records
 from everywatt.bench.llm.result import conditions
-from everywatt.bench.llm.rows import query_rows
+from everywatt.bench.llm.rows import LlmResult, figure_rows, query_rows
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
 from everywatt.meters.series import Part, Table, group, write_part
@@ -225,3 +226,44 @@ def test_a_burner_beside_the_server_is_owed_by_others(tmp_path, burner_cpus):
     assert owed.others.value == pytest.approx(200 * burner_cpus, rel=0.01, abs=1.0)
     assert owed.gross.value - owed.net.value == pytest.approx(100, rel=0.01), "idle"
     assert [query.net_j for query in owed.queries.values()] == pytest.approx([10] * 10, rel=0.02)
+
+
+def test_where_idle_was_not_seen_there_is_no_energy_above_it(tmp_path):
+    """All CPUs are busy from the first second on: the energy above idle is refused, as that of the run is, in every
+    figure and for every query, and says how to get it."""
+    server, spans = [0.0] * 10 + [0.5] * 10, [("idle", 0, 10, {"role": "idle"})]
+    spans += [("query", 10 + n, 11 + n, {}) for n in range(10)]
+    write_machine(
+        tmp_path / "h-0001.tape", {"cpu.0": [90.0] * 20}, [Process(100, server)], seconds=20,
+        other=[4.0] * 10 + [3.5] * 10, spans=spans, follow=[100],
+    )  # fmt: skip
+    run = load(tmp_path)
+    records = [replace(one, answer=replace(one.answer, output_tokens=10)) for one in one_second_each(run)]
+    owed = bill(run, records)
+    assert run.energy_net().joules is None, "the same rule"
+    assert owed.gross.joules is not None and owed.net.joules is None
+    assert owed.net.refused.startswith(
+        "the idle power of cpu.0 is not known: idle baseline rejected: it was 100.0 % busy"
+    )
+    assert "--idle 10s" in owed.net.refused
+    found = metrics("c", records, owed)
+    assert found.figures["energy_net_per_output_token"].refused == owed.net.refused
+    assert {item["net_joules"] for item in found.items} == {None}
+    assert found.figures["energy_per_output_token"].value is not None
+
+
+def test_cpu_time_of_the_server_leads_where_energy_is_modelled(tmp_path):
+    """Half a CPU for ten seconds and ten queries of ten tokens each, beside another program."""
+    owed = served(tmp_path, 1.0)
+    assert owed.cpu_s == pytest.approx(5.0, rel=0.01)
+    run = load(tmp_path)
+    records = [replace(one, answer=replace(one.answer, output_tokens=10)) for one in one_second_each(run)]
+    assert "cpu_time" not in metrics("c", records, owed).figures
+    found = metrics("c", records, replace(owed, gross=replace(owed.gross, pedigree="modelled")))
+    names = ("cpu_time", "cpu_time_per_request", "cpu_time_per_output_token")
+    assert [found.figures[name].value for name in names] == pytest.approx([5.0, 0.5, 0.05], rel=0.01)
+    rows = [row[0] for row in figure_rows(found)]
+    assert rows.index("cpu time per output token") < rows.index("energy, gross")
+    (table,) = LlmResult("r", LlmPlan(), (found, found)).load_tables()
+    assert (table.headers[3], table.cells()[0][3]) == ("CPU TIME", "5.00 s")
+    assert "CPU TIME" not in LlmResult("r", LlmPlan(), (metrics("c", records, owed),) * 2).load_tables()[0].headers

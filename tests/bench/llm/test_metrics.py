@@ -9,6 +9,7 @@ from everywatt.bench.experiment import JsonLines
 from everywatt.bench.llm.energy import Bill, QueryEnergy, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
+from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.records import (
     QUERIES,
     SCORES,
@@ -234,6 +235,15 @@ def test_the_knee_is_where_more_load_stops_paying():
     assert knee(swept((10, 20), (3.0, 2.0))) is None
 
 
+def test_a_knee_is_not_found_in_what_loads_differ_by_chance():
+    """On two busy CPUs more load made fewer tokens, one of them by next to nothing below the line; and a tenth of a
+    tenth below it is none."""
+    assert knee(swept((37.17, 33.16, 32.03), (0.0349, 0.0386, 0.0396))) is None
+    assert knee(swept((10, 20, 30), (3.0, 2.45, 2.0))) is None
+    assert knee(swept((40, 10, 50, 55), (3.0, 10.0, 2.8, 2.7))) is None, "the slowest is not the first"
+    assert knee(swept((10, 20, 30), (3.0, 2.2, 2.0))).level == "concurrency 2"
+
+
 def test_repeats_of_one_load_are_one_point_of_the_curve():
     repeats = [
         replace(one, level=f"concurrency {load}, repeat {turn}")
@@ -253,6 +263,19 @@ def test_repeats_tell_how_much_a_figure_varies():
     # Student: 4.303 × 1 / √3.
     assert (cost["mean"], cost["sd"], cost["n"]) == pytest.approx((2.0, 1.0, 3))
     assert (cost["low"], cost["high"]) == pytest.approx((2 - 2.4843, 2 + 2.4843), abs=1e-3)
+
+
+def test_the_knee_and_repeats_have_units_and_the_digits_that_their_intervals_leave():
+    found = swept((10, 40, 50, 55), (10.0, 3.0, 2.8, 2.7))
+    cost = found[1].figures["energy_per_output_token"]
+    wide = {**found[1].figures, "energy_per_output_token": replace(cost, low=0.0, high=9.1)}
+    result = LlmResult("r", LlmPlan(), (found[0], replace(found[1], figures=wide), *found[2:]))
+    assert "concurrency 2, at 40.00 output tokens/s and ≈ 3.0 J (0.0 … 9.1 J) per output token;" in result.knee_line
+    turns = swept((10, 12, 14), (1.0, 2.0, 3.1))
+    repeats = tuple(replace(one, level=f"concurrency 1, repeat {n}") for n, one in enumerate(turns))
+    (table,) = LlmResult("r", LlmPlan(), repeats).repeat_tables()
+    row = dict(zip(table.headers, table.cells()[1], strict=True))
+    assert (row["MEAN"], row["SD"]) == ("≈ 2.0 J", "1.1 J") and row["95 % (STUDENT)"].endswith(" J")
 
 
 def test_scores_that_come_later_are_read_with_their_records(tmp_path):
@@ -308,3 +331,8 @@ def test_the_rows_as_parquet(tmp_path):
     write_query_parquet([metrics("c", [replace(record(0), asked=ASKED), record(1)], bill(2))], tmp_path / "q.parquet")
     rows = pq.read_table(tmp_path / "q.parquet").to_pylist()
     assert [row["prompt"] for row in rows] == ["2 + 2?", None] and rows[0]["energy_j"] == 10.0
+
+
+def test_seconds_are_printed_as_durations():
+    shown = Figure.bare(0.003176, "s", "").printed()
+    assert (shown.value, shown.unit) == ("3.18", "ms")

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from precisions import precision_result
 
+from everywatt.bench.figures import Mean
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.layers import REMAINDER, apportion, by_part, part_of
-from everywatt.bench.precision.result import Latency, Window
+from everywatt.bench.precision.result import Latency, Window, layer_table
 from everywatt.bench.precision.scoring import (
     PENALTIES,
     Probe,
@@ -21,9 +22,11 @@ from everywatt.bench.precision.scoring import (
 )
 from everywatt.bench.precision.variants import cure, died, explained, next_isa
 from everywatt.bench.sweep import pareto
+from everywatt.bench.trials import PowerSamples
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.stats import wilson
+from everywatt.report.html.trials import precision_document
 
 
 def test_the_paired_difference_is_narrower_than_two_apart_and_holds_the_truth():
@@ -161,7 +164,7 @@ def test_how_long_a_loop_has_to_be():
     budget = Budget((Term("edges", "e", 5.0), Term("gain", "g", 30.0)))
     window = Window.of(Energy(100.0, budget, "cpu", "counter"), 2.0, 0.02)
     assert (window.own, window.shared, window.needed_s) == pytest.approx((0.05, 0.3, 5.0))
-    assert not window.enough and "± 2.0 % would take 5.00 s" in window.text() and "± 30.0 %" in window.text()
+    assert not window.enough and "± 2.0 % would take 5.00 s" in window.text() and "(± 30 %" in window.text()
     assert Window.of(Energy.refuse("x"), 2.0) is None
 
 
@@ -242,3 +245,66 @@ def test_shares_and_trials_have_the_digits_of_their_intervals():
     assert (int8["energy / sample"], int8["samples / J"], int8["on disk"]) == ("50", "200", "100.0"), int8
     first = dict(zip((trials := result.trial_table()).headers, trials.cells()[0], strict=True))
     assert first["energy / batch"] == "19.8 J"
+
+
+def many_layers(result):
+    """Its baseline draws 0.6 mJ a batch (0 … 5.5), in twenty layers of 1/21 to 1/40 of the batch and a rest."""
+    row = result.rows[0]
+    wide = replace(row.figures, energy=Mean(0.6e-3, 0.0, 5.5e-3, 2e-3, 3))
+    times = [{"layer": f"h.{n}", "type": "Linear", "seconds": 1 / (21 + n), "calls": 1.0} for n in range(20)]
+    return replace(result, rows=(replace(row, figures=wide).with_layers(times, 1.0), *result.rows[1:]))
+
+
+def test_layers_have_one_unit_and_the_digits_that_the_interval_of_the_batch_leaves():
+    table = layer_table(many_layers(precision_result()).rows[0])
+    shown = [dict(zip(table.headers, cells, strict=True))["energy / batch"] for cells in table.cells()]
+    assert shown[:2] == ["0.03 mJ", "0.03 mJ"] and shown[-2:] == ["0.13 mJ", "0.19 mJ"]
+    assert "≈ 0.6 mJ (0.0 … 5.5 mJ)" in table.title
+
+
+def test_the_page_has_layers_in_one_unit():
+    (found, *_) = precision_document(many_layers(precision_result()))["layers"]
+    assert [row[3] for row in found["rows"]][::10] == ["0.03 mJ", "0.019 mJ", "0.19 mJ"]
+    assert {part["shown"] for part in found["parts"]} == {"0.19 mJ", "0.4 mJ"}
+
+
+def test_the_spread_of_power_has_the_digits_and_the_unit_of_its_column():
+    result = modelled_result()
+    row = result.rows[0]
+    read = [PowerSamples(2.357, sd, 2.0, 2.4, 2.5, 27, 9.98) for sd in (0.02378, 0.0, 0.2101)]
+    trials = tuple(replace(trial, power=power) for trial, power in zip(row.trials, read, strict=False))
+    result = replace(result, rows=(replace(row, figures=replace(row.figures, trials=trials)),))
+    table = result.trial_table()
+    shown = [dict(zip(table.headers, cells, strict=True))["sd"] for cells in table.cells()]
+    assert shown[:3] == ["0.024 W", "0 W", "0.21 W"]
+
+
+def test_what_follows_from_times_has_the_digits_that_the_trials_leave():
+    result = modelled_result()
+    rows = []
+    for row in result.rows:
+        wide = replace(row.figures, seconds=Mean(0.5, 0.2, 0.8, 0.1, 3))
+        time = row.figures.time and replace(row.figures.time, low=0.6, high=1.4)
+        rows.append(replace(row, figures=replace(wide, time=time)))
+    cost, _, shares = replace(result, rows=tuple(rows)).tables()
+    assert dict(zip(cost.headers, cost.cells()[0], strict=True))["samples / s"] == "20"
+    int8 = dict(zip(shares.headers, shares.cells()[2], strict=True))
+    assert (int8["p50"], int8["p95"], int8["p99"]) == ("100", "100", "100")
+
+
+def test_the_share_of_the_sensor_is_said_where_it_has_one():
+    model = Energy(10.0, Budget((Term("model", "m", 10.39),)), "machine", "modelled")
+    assert Window.of(model, 2.98).text() == "± 100 % is common to all precisions; its gain part cancels in ratios"
+
+
+def test_energies_of_precisions_are_in_one_unit():
+    result = precision_result()
+    found = ((0.12, 0.05, 0.29), (0.3, 0.2, 0.4), (0.043, 0.017, 0.102))
+    rows = [
+        replace(row, figures=replace(row.figures, energy=Mean(*ends, 0.01, 3)))
+        for row, ends in zip(result.rows, found, strict=False)
+    ]
+    cost = replace(result, rows=tuple(rows)).tables()[0]
+    shown = [dict(zip(cost.headers, cells, strict=True)) for cells in cost.cells()]
+    assert [row["energy / batch"] for row in shown][::2] == ["≈ 0.12 J (0.05 … 0.29 J)", "≈ 0.043 J (0.017 … 0.102 J)"]
+    assert all(" mJ" in row["energy / sample"] for row in shown)

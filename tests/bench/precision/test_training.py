@@ -18,6 +18,7 @@ from everywatt.core.errors import UsageError
 
 STEPS = 20
 STEP_S = {"fp32": 0.05, "bf16": 0.03}
+CPU_S = {"fp32": 1.0, "bf16": 0.75}  # of half an epoch
 
 
 class VirtualTrainer:
@@ -47,7 +48,7 @@ class VirtualTrainer:
         self._world.sleep(0.2)
         self._mark_ns = self._world.now_ns
         ends = {"start_ns": start_ns, "trained_ns": trained_ns, "end_ns": self._mark_ns, "steps": steps}
-        return {**ends, "train_loss": 0.2, "val_loss": 0.3, "val_accuracy": 0.9}
+        return {**ends, "cpu_s": 2 * CPU_S[self._precision], "train_loss": 0.2, "val_loss": 0.3, "val_accuracy": 0.9}
 
     def close(self) -> None: ...
 
@@ -163,4 +164,38 @@ def test_a_ratio_of_modelled_energies_says_so(world):
     assert result.remarks()[0].endswith("of the energy of fp32")
     epochs = tuple(replace(one, energy=replace(one.energy, pedigree="modelled")) for one in result.trained[1].epochs)
     modelled = replace(result, trained=(result.trained[0], replace(result.trained[1], epochs=epochs)))
-    assert modelled.remarks()[0].endswith("of the energy of fp32 (modelled)")
+    assert modelled.remarks()[-1].endswith("of the energy of fp32 (modelled)")
+
+
+def modelled(result):
+    """The same with modelled energies."""
+    found = []
+    for one in result.trained:
+        epochs = tuple(replace(epoch, energy=replace(epoch.energy, pedigree="modelled")) for epoch in one.epochs)
+        found.append(replace(one, epochs=epochs))
+    return replace(result, trained=tuple(found))
+
+
+def test_cpu_time_leads_where_energy_is_modelled(world):
+    meter = Meter("train", sensors=["virtual"])
+    meter.start()
+    job = TrainJob(device="cpu", epochs=1, trials=3)
+    lab = TrainLab(job, meter, cool=False, worker=lambda: VirtualTrainer(world))
+    lab.work()
+    result = lab.result(meter.stop())
+    assert [one["cpu_s"]["value"] for one in result.to_dict()["compared"]] == [2.0, 1.5]
+    assert [one["cpu_s"] for one in result.to_dict()["trained"][:2]] == [2.0, 1.5]
+    assert all("CPU time" not in table.headers for table in result.tables())
+    result = modelled(result)
+    assert [table.headers[2] for table in result.tables()] == ["CPU time"] * 2
+    assert result.verdicts()[0].startswith("bf16 uses 25") and "less CPU time" in result.verdicts()[0]
+
+
+def test_one_training_each_has_its_cpu_time_first_where_energy_is_modelled(world):
+    meter = Meter("train", sensors=["virtual"])
+    meter.start()
+    lab = TrainLab(TrainJob(device="cpu", epochs=1), meter, cool=False, worker=lambda: VirtualTrainer(world))
+    lab.work()
+    result = modelled(lab.result(meter.stop()))
+    assert result.remarks()[0] == "bf16: 0.7500 of the CPU time of fp32"
+    assert [row[2] for row in result.tables()[0].cells()] == ["2.00 s", "2.00 s", "1.50 s", "1.50 s"]

@@ -25,7 +25,7 @@ def test_layers_and_what_is_outside_of_them_add_up():
     found = precision_document(precision_result())["layers"]
     assert [one["precision"] for one in found] == ["fp32", "int8"]
     assert [(part["name"], part["shown"]) for part in found[0]["parts"]] == [
-        ("mlp", "12.00 J"), ("attention", "6.000 J"), ("(outside layers)", "2.000 J")
+        ("mlp", "12.00 J"), ("attention", "6.00 J"), ("(outside layers)", "2.000 J")
     ]  # fmt: skip
     assert sum(part["share"] for part in found[0]["parts"]) == pytest.approx(1.0)
 

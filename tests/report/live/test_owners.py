@@ -169,6 +169,23 @@ def test_an_owner_leaves_with_its_last_process(tmp_path, sleeper, by):
         assert sums[0] == pytest.approx(sums[1])
 
 
+def test_an_owner_stays_while_it_has_newer_processes(tmp_path, sleeper):
+    """Of this user the tape has one process, which ends; others run that are younger than the last working-out."""
+    process, start = sleeper
+    rates = [0.0] * IDLE + [0.5] * (SECONDS - IDLE)
+    listed = [
+        Process(process.pid, rates, name="sleeper", extra={"start": start, "uid": os.getuid()}),
+        Process(2**22 - 1, rates, name="far", extra={"uid": 54321}),
+    ]
+    asked = owners_of(tmp_path, listed, "user", Path("/proc"))
+    next(asked)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    for owners_now in islice(asked, 3):
+        kept = {entry.id for entry in owners_now.entries if entry.kind == "user"}
+        assert kept == {str(os.getuid())}, "the other one has none"
+
+
 def test_processes_of_another_machine_are_not_looked_up_here(tmp_path):
     listed = [Process(2**22 - number, [0.0] * IDLE + [0.5] * (SECONDS - IDLE), name="far") for number in (1, 2)]
     before, after = islice(owners_of(tmp_path, listed, "process", None), 2)

@@ -96,11 +96,12 @@ def test_pages_are_guarded_and_hold_text_only(open_: TestClient, path: str) -> N
 
 def test_what_nodes_drew_has_its_interval_on_every_page(behind: TestClient) -> None:
     drew = (
-        "Nodes drew 11.60 MJ (11.25 … 11.95) = "
-        "jobs 6.60 MJ (6.40 … 6.80), idle 3.50 MJ (3.39 … 3.61), system 1.50 MJ (1.45 … 1.55)."
+        "nodes in these hours: 11.60 MJ (11.25 … 11.95) = "
+        "jobs 6.60 MJ (6.40 … 6.80), idle 3.50 MJ (3.39 … 3.61), system 1.50 MJ (1.45 … 1.55)"
     )
     for path in ("/slurm?period=30d", "/slurm/users?period=30d", "/slurm/month/2026-11"):
         assert drew in behind.get(path, headers=as_user("root")).text
+    assert "Energy of jobs from start to end" in behind.get("/slurm/month/2026-11", headers=as_user("root")).text
 
 
 def test_what_an_administrator_sees(behind: TestClient) -> None:
@@ -242,3 +243,11 @@ def test_wide_tables_can_be_scrolled_by_keyboard(open_: TestClient) -> None:
 def test_a_period_without_records_has_no_zeros(open_: TestClient) -> None:
     text = open_.get("/slurm/nodes?since=2020-01-01&until=2020-02-01", headers=BEARER).text
     assert "No node recorded energy in this period." in text and "0 J" not in text
+
+
+def test_the_coverage_of_a_job_is_that_of_its_figure(tmp_path: Path) -> None:
+    made = Store(tmp_path / "site")
+    for node, part in (("n1", 0.6), ("n2", 1.0)):
+        made.append([known_site.job(8, "dan", 3, 1, 2 * known_site.MJ, nodes=2, node=node, coverage=part)], node)
+    text = client(made, tmp_path).get("/slurm/job/8", headers=BEARER).text
+    assert re.search(r"<th>Coverage</th><td[^>]*>80.0 %</td>", text)

@@ -126,6 +126,11 @@ def test_containers(tmp_path):
         ("AuthenticAMD", 25, 17, 1, "epyc-gen4"),  # Genoa
         ("AuthenticAMD", 25, 160, 2, "epyc-gen4"),  # Bergamo
         ("AuthenticAMD", 26, 2, 1, "epyc-gen5"),  # Turin
+        ("AuthenticAMD", 25, 144, 0, "epyc-gen4"),  # MI300A
+        ("AuthenticAMD", 26, 80, 0, "epyc-gen6"),
+        ("AuthenticAMD", 26, 160, 0, "epyc-gen6"),
+        ("GenuineIntel", 19, 1, 1, "diamondrapids"),
+        ("GenuineIntel", 6, 221, 0, "clearwaterforest"),
     ],
 )
 def test_generations(vendor, family, model, stepping, generation):

@@ -106,6 +106,12 @@ def test_the_probe_prints_its_interval_as_every_face(machine):
     assert format_watts(watts, watts - low, high - watts).rstrip(")") in Modelled(Request(machine)).probe().why
 
 
+def test_the_sample_has_its_interval(machine):
+    watts, low, high = estimate(0.25, identify(machine))
+    report = Modelled(Request(machine)).probe()
+    assert report.intervals == {"host.power": (low, high)} and low < watts < high
+
+
 def test_a_guest_says_so(machine, tmp_path):
     (tmp_path / "proc" / "cpuinfo").write_text("".join(CPU.format(n=n, flags="hypervisor") for n in range(2)))
     why = Modelled(Request(machine)).probe().why

@@ -161,6 +161,17 @@ LATER = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("generation", "before"),
+    [("epyc-gen6", "epyc-gen5"), ("diamondrapids", "graniterapids"), ("clearwaterforest", "sierraforest")],
+)
+@pytest.mark.parametrize("guest", [None, "a guest"])
+def test_cpus_newer_than_all_published_ones_are_taken_for_those_before(generation, before, guest):
+    facts = MachineFacts(256, 128, 2, 2**38, "a CPU", amd="epyc" in before, generation=generation, guest=guest)
+    assert estimate(0.5, facts) == estimate(0.5, replace(facts, generation=before))
+    assert "no server of this CPU generation" in grounds(facts)
+
+
 @pytest.mark.parametrize(("cpu", "generation", "cores", "gib", "idle_w", "full_w"), LATER)
 def test_later_generations_are_shifted_to_their_published_watts(cpu, generation, cores, gib, idle_w, full_w):
     facts = MachineFacts(2 * cores, cores, 2, gib * 2**30, cpu, amd="AMD" in cpu, generation=generation)

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+from dataclasses import replace
 from pathlib import Path
 
 import known_site
@@ -29,6 +30,14 @@ def test_what_it_says() -> None:
     two = known_site.job(1, ME, 1, 1, 3_600 * 10**6, nodes=2)
     assert job_line(two) == "everywatt: this job used 1.00 Wh ± 0.10 (95 %) on n1 (1 of its 2 nodes)."
     assert job_line(known_site.job(1, ME, 1, 1, None)) is None
+
+
+def test_it_says_how_much_was_observed_and_how_certain_the_idle_share_is() -> None:
+    ends = {"idle_low_uj": 3_600 * 300 * 10**6, "idle_high_uj": 3_600 * 420 * 10**6}
+    assert job_line(replace(ROW, coverage=0.6, **ends)) == (
+        "everywatt: this job used 840 Wh ± 84 (95 %, coverage 60.0 %); "
+        "its idle allocation drew 360 Wh ± 60 more (30.0 % of both)."
+    )
 
 
 def test_where_it_goes() -> None:

@@ -13,18 +13,21 @@ from fake_clock import FakeClock
 from machines import Process, write_machine
 from tapes import UTC_NS
 
-from everywatt.core.clocks import NS
+from everywatt.api.provenance import provenance
+from everywatt.core.clocks import NS, Anchor
+from everywatt.core.machine import boot_id
 from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.booking import book
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.recorder import Node
 from everywatt.slurm.node.state import Account, State
-from everywatt.slurm.node.tapes import bridged, not_booked, tapes_in
+from everywatt.slurm.node.tapes import SAME_BOOT_NS, bridged, not_booked, tapes_in
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 from everywatt.tape.mending import seal_left
 from everywatt.tape.reader import Tape
+from everywatt.tape.writer import TapeWriter
 
 T0 = UTC_NS / NS
 SECONDS = 30
@@ -395,3 +398,25 @@ def test_a_state_of_an_earlier_version_names_one_folder(tmp_path: Path) -> None:
     data = {"jobs": [], "hours": [], "idle": {}, "accounts": {}, "folder": "/runs/a"}
     (tmp_path / "node.json").write_text(json.dumps(data))
     assert State.read(tmp_path / "node.json").folders == ["/runs/a"]
+
+
+@pytest.mark.parametrize(
+    ("boots", "set_by_s", "same"),
+    [
+        (("one", "one"), 600, True),  # the wall clock was wrong until it was set
+        (("one", "another"), 20, False),  # a machine that starts in seconds
+        (("", "one"), 20, True),  # of an earlier version
+        (("", ""), 600, False),
+    ],
+)
+def test_a_boot_goes_by_its_id_where_there_is_one(tmp_path: Path, boots, set_by_s: int, same: bool) -> None:
+    for number, boot in enumerate(boots):
+        writer = TapeWriter(tmp_path / f"{number}.tape", {"host": {"name": "box", **({"boot": boot} if boot else {})}})
+        writer.anchor(Anchor(machines.ORIGIN_NS, UTC_NS + number * set_by_s * NS, machines.ORIGIN_NS, 0))
+        writer.seal()
+    with Tape.open(tmp_path / "0.tape") as before, Tape.open(tmp_path / "1.tape") as after:
+        assert before.same_boot(after, SAME_BOOT_NS) == same
+
+
+def test_a_tape_names_its_boot() -> None:
+    assert provenance()["host"]["boot"] == boot_id()

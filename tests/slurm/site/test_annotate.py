@@ -43,6 +43,14 @@ def test_what_is_written(site: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "jobid=7" not in told
 
 
+def test_a_comment_says_how_much_was_observed(site: Path) -> None:
+    row = {row["job_id"]: row for row in jobs(_store(site), Wanted(0, 2e9))}[1]
+    ends = {"idle_low_uj": 36 * 10**10, "idle_high_uj": 72 * 10**10}
+    assert comment_of({**row, "coverage": 0.6, **ends}) == (
+        "everywatt: 1 kwh (95% 0.9 to 1.1, coverage 60.0 %), idle share 0.1111 kwh (0.1 to 0.2)"
+    )
+
+
 def test_again_writes_nothing(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["job_id"]: row for row in jobs(_store(site), Wanted(0, 2e9))}
     (site / "said").write_text("".join(f"{n}|c|{comment_of(rows[n])}\n" for n in (1, 2)))

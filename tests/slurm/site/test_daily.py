@@ -173,6 +173,14 @@ def test_a_store_that_users_cannot_pass_through_is_named(tmp_path: Path) -> None
     assert make_folder(tmp_path, Person("nobody", 65534, 65534)).is_dir()
 
 
+def test_the_line_of_a_day_says_how_certain_it_is(tmp_path: Path) -> None:
+    made = Store(tmp_path / "site")
+    row = known_site.job(8, "dan", 3, 1, 36 * 10**11, coverage=0.6, high_uj=54 * 10**11)
+    made.append([row], "n1")
+    (line, *_) = daily(made, DAY, Factors()).tables()[0].notes
+    assert line == "2026-11-15: 1 job, 1000 Wh −100/+500 (coverage 60.0 %), 0 records without energy"
+
+
 def test_one_of_them_is_singular() -> None:
     summary = {"total": {"jobs": 1, "energy_j": 3.6e6, "refused": 1}}
     done = Done(date(2026, 11, 15), {"jobs/2026-11-15": 1}, summary, sacct={"jobs": 1, "changed": 1, "added": 0})

@@ -8,6 +8,7 @@ from api_server import ApiServer
 from everywatt.core.errors import MeasurementRefused
 from everywatt.net.api import ApiClient
 from everywatt.net.http1 import Backoff
+from everywatt.slurm.site.figures import JobList, RunningJobs, energy_of
 from everywatt.slurm.site.from_series import jobs_of_series, running_in_series
 from everywatt.slurm.site.totals import Wanted
 
@@ -45,6 +46,14 @@ def test_a_job():
         (job,) = jobs_of_series(client(f"{server.url}/"), WANTED)
     assert (job["job_id"], job["user"], job["energy_uj"], job["nodes"]) == (7, "ada", 400_000_000, ["node1"])
     assert (job["low_uj"], job["high_uj"]) == (360_000_000, 480_000_000)
+
+
+def test_that_coverage_is_not_known_is_said():
+    with ApiServer(prometheus) as server:
+        rows = jobs_of_series(client(f"{server.url}/"), WANTED)
+    (line,) = JobList(rows, WANTED, url=server.url).tables()[1].notes
+    assert line == "1 job from start to end: 400 J −40/+80 (coverage unknown)"
+    assert energy_of(rows[0])["notes"] == ["from time series: no idle share, coverage unknown"]
 
 
 def test_an_agent_without_ends_of_intervals():
@@ -132,3 +141,10 @@ def test_what_runs_now():
         rows = running_in_series(client(server.url), 5000.0)
     told = [(row["job_id"], row["user"], row["nodes"], row["power_w"], row["energy_j"]) for row in rows]
     assert told == [("8", "", ["n1"], 90.0, 50.0), ("7", "ada", ["n1", "n2"], 30.0, 1000.0)], "job 9 is not here"
+
+
+def test_that_the_coverage_of_what_runs_is_not_known_is_said():
+    row = dict.fromkeys(("account", "power_w", "idle_j", "waste_j", "elapsed_s", "coverage", "low_j", "high_j"))
+    row |= {"job_id": "7", "user": "ada", "nodes": ["n1"], "energy_j": 5.0}
+    (note,) = RunningJobs([row], "http://127.0.0.1:9090", 0.0).tables()[0].notes
+    assert note == "1 job running; energy as of 1970-01-01T00:00:00Z (coverage unknown)."

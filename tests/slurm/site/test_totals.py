@@ -13,7 +13,7 @@ from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.slurm.schema import NodeHour
 from everywatt.slurm.site.carbon import added_up, with_factors
 from everywatt.slurm.site.detail import find
-from everywatt.slurm.site.figures import JobList, JobSums, amount, energy_of, nodes_of, short
+from everywatt.slurm.site.figures import JobList, JobSums, RunningJobs, amount, cells, energy_of, nodes_of, short
 from everywatt.slurm.site.monthly import month_of_user
 from everywatt.slurm.site.store import Store, day_of
 from everywatt.slurm.site.totals import Wanted, jobs, node_sums, sums
@@ -149,3 +149,24 @@ def test_an_idle_share_says_its_coverage_where_no_energy_beside_it_does() -> Non
     row["idle_high_uj"] = 110_000_000
     assert amount(row, "idle_uj") == "100 J ± 10 (coverage 70.5 %)"
     assert amount({**row, "energy_uj": 1}, "idle_uj") == "100 J ± 10"
+
+
+def test_waste_has_the_digits_that_its_idle_share_leaves() -> None:
+    row = {"idle_uj": 1_000_000, "idle_low_uj": 900_000, "idle_high_uj": 1_900_000, "waste_uj": 500_000}
+    assert cells(row, ["waste"]) == ["0.50 J"]
+    assert cells({**row, "idle_low_uj": None}, ["waste"]) == ["0.5000 J"]
+    assert cells({**row, "waste_uj": None}, ["waste"]) == [None]
+
+
+def test_a_job_that_runs_says_how_much_of_it_was_observed() -> None:
+    row = dict.fromkeys(("account", "power_w", "idle_j", "idle_low_j", "idle_high_j", "waste_j"))
+    row |= {"job_id": "1", "user": "ada", "nodes": ["n1"], "elapsed_s": 10.0, "coverage": 0.6}
+    row |= {"energy_j": 100.0, "low_j": 90.0, "high_j": 150.0}
+    (shown,) = RunningJobs([row], None, T0).tables()[0].rows
+    assert "100 J −10/+50 (coverage 60.0 %)" in shown
+
+
+def test_what_nodes_drew_keeps_its_interval_when_days_are_compact(store: Store) -> None:
+    before = node_sums(store, T0, T0 + 86_400)
+    store.compact(day_of(T0), "nodes")
+    assert before["total_low_uj"] and node_sums(store, T0, T0 + 86_400) == before

@@ -33,6 +33,8 @@ from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_ticks, window_figures
 from everywatt.ledger.build import ledger
 from everywatt.ledger.engine import UJ, apportion, microjoules
+from everywatt.ledger.idle import accept_net
+from everywatt.ledger.levels import idle_levels
 from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.span_sweep import Line, Stretches
 from everywatt.ledger.spans import UseOfPids
@@ -51,12 +53,13 @@ OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing 
 class QueryEnergy:
     """The gross energy of one query, and of its phases joules and how many ticks of the slowest sensor fell into each.
 
-    Failed attempts are in the queue. `devices` are the joules by device, `contested_j` those of its prefill and decode
-    that were drawn while the server also decoded, or read, for other queries.
+    Failed attempts are in the queue. `net_j` is None where energy above idle is refused. `devices` are the joules by
+    device, `contested_j` those of its prefill and decode that were drawn while the server also decoded, or read, for
+    other queries.
     """
 
     energy: Energy
-    net_j: float
+    net_j: float | None
     phases: Mapping[str, tuple[float, int]]
     devices: Mapping[str, float] = field(default_factory=dict)
     contested_j: Mapping[str, float] = field(default_factory=dict)
@@ -71,7 +74,8 @@ class QueryEnergy:
 class Bill:
     """Energy of some queries. `gross` is the server and idle, `net` the server alone, `others` all other processes.
 
-    `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id. `edge_j` is how
+    `boundary` is `server` or `machine`, `about` says in words what is in it, `cpu_s` is the CPU time of its processes
+    (None: not known). `queries` are by span id. `edge_j` is how
     far a phase may be off because its edges lie between two readings: all phases alike, and each by itself.
     """
 
@@ -84,6 +88,7 @@ class Bill:
     seconds: float
     tick_s: float | None = None
     edge_j: tuple[float, float] = (0.0, 0.0)
+    cpu_s: float | None = None
 
     def phase_sides(self, name: str, covered: Sequence[QueryEnergy]) -> tuple[float, float]:
         """How many joules of these queries' prefill or decode may be the other phase's, and of the other theirs."""
@@ -116,7 +121,7 @@ class Asked:
 
 def bill(run: Run, records: Sequence[Record], boundary: str = SERVER) -> Bill:
     """The energy of these queries, refused with the reason where there is no figure."""
-    return settle(asked_of(run, records), boundary, run.trouble)
+    return settle(asked_of(run, records), boundary, run.trouble, run.how_to_idle())
 
 
 def asked_of(run: Run, records: Sequence[Record]) -> list[Asked]:
@@ -134,8 +139,8 @@ def asked_of(run: Run, records: Sequence[Record]) -> list[Asked]:
     return found
 
 
-def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] = ()) -> Bill:
-    """The energy of the queries of some tapes."""
+def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] = (), how_to_idle: str = "") -> Bill:
+    """The energy of the queries of some tapes; `how_to_idle` says what to do where idle was not observed."""
     windows = [one.windows for one in asked]
     seconds = sum(end - start for one in windows for start, end in one) / NS
     if not any(one.records for one in asked):
@@ -154,8 +159,24 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
             edge_j = np.maximum(edge_j, share.edge_j)
             accounts.weights.append(share)
     found = _with_attempts(accounts.settle(), [record for one in asked for record in one.records])
-    whole, edges_j = (accounts.gross, accounts.net, accounts.others), (float(edge_j[0]), float(edge_j[1]))
-    return Bill(*whole, boundary, about(boundary), found, seconds, tick_s, edges_j)
+    net = _accepted(accounts, asked, how_to_idle)
+    if net.joules is None:
+        found = {span: replace(query, net_j=None) for span, query in found.items()}
+    whole, edges_j = (accounts.gross, net, accounts.others), (float(edge_j[0]), float(edge_j[1]))
+    used = [
+        entry.use["cpu_s"] for entry in book.entries if entry.owner.kind in _kinds(boundary) and "cpu_s" in entry.use
+    ]
+    cpu_s = math.fsum(used) if used else None
+    return Bill(*whole, boundary, about(boundary), found, seconds, tick_s, edges_j, cpu_s)
+
+
+def _accepted(accounts: _Accounts, asked: Sequence[Asked], how_to_idle: str) -> Energy:
+    """The net energy, as the one policy of idle accepts it on every tape with queries."""
+    net = accounts.net
+    for one, levels in zip(asked, idle_levels([one.tape for one in asked]), strict=True):
+        if one.records and net.joules is not None:
+            net = accept_net(net, _parts(accounts.gross), levels)
+    return net if net.joules is not None else replace(net, refused=f"{net.refused}; {how_to_idle}".removesuffix("; "))
 
 
 def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> dict[str, QueryEnergy]:
@@ -174,7 +195,7 @@ def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> 
             found[record.span or ""] = replace(
                 last,
                 energy=last.energy + before.energy,
-                net_j=last.net_j + before.net_j,
+                net_j=(last.net_j or 0.0) + (before.net_j or 0.0),
                 phases={**last.phases, "queue": queue},
                 devices=devices,
             )
@@ -293,13 +314,18 @@ def _accounts(book: Ledger, boundary: str) -> _Accounts:
     not_ours = [one for energy in whole_idle for one in _of_devices(energy, lambda label: label in unused)]
     idle_j = {label: part.joules or 0.0 for one in idle for label, part in _parts(one).items()}
     nothing = replace(book.total, joules=0.0, budget=Budget(), parts=(), notes=())
-    kinds = {OwnerKind.PROCESS} if boundary == SERVER else set(OwnerKind) - {OwnerKind.IDLE}
-    net = _together([entry.energy for entry in book.entries if entry.owner.kind in kinds], nothing)
-    left = set(OwnerKind) - kinds - {OwnerKind.IDLE}
+    inside = _kinds(boundary)
+    net = _together([entry.energy for entry in book.entries if entry.owner.kind in inside], nothing)
+    left = set(OwnerKind) - inside - {OwnerKind.IDLE}
     rest = [entry.energy for entry in book.entries if entry.owner.kind in left]
     others = _together([*rest, *not_ours], nothing)
     gross = _together([net, *idle], nothing)
     return _Accounts(replace(gross, notes=book.notes), net, others, idle_j, boundary == MACHINE)
+
+
+def _kinds(boundary: str) -> set[OwnerKind]:
+    """The owners within a boundary, beside idle."""
+    return {OwnerKind.PROCESS} if boundary == SERVER else set(OwnerKind) - {OwnerKind.IDLE}
 
 
 def _unused_cards(book: Ledger) -> set[str]:

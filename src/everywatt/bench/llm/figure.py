@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.energy import Energy
-from everywatt.core.format import Printed, format_percent, print_quantity
+from everywatt.core.format import Printed, format_duration, format_percent, print_quantity
 from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import wilson
 
@@ -112,6 +112,9 @@ class Figure(ToDict):
         """The words for value, unit and interval; `refused` where there is no value."""
         if self.value is None:
             return Printed("refused", "")
+        if self.low is None and self.unit == "s":
+            value, _, unit = format_duration(self.value).rpartition(" ")
+            return Printed(value, unit)
         if self.low is None:
             return print_quantity(self.value, self.unit)
         high = math.inf if self.high is None else self.high

@@ -134,6 +134,11 @@ class Metrics(ToDict):
     subjects: Mapping[str, Share] = field(default_factory=dict)  # accuracy by the items' group, where they have one
 
     @property
+    def cpu_s(self) -> float | None:
+        """CPU time, where it leads because energy is modelled from it; else None."""
+        return self.figures["cpu_time"].value if "cpu_time" in self.figures else None
+
+    @property
     def answered(self) -> int:
         return self.statuses.get(OK, 0)
 
@@ -182,7 +187,8 @@ def metrics(
         which = "attempts that failed before a resume are" if attempts > 1 else "attempt that failed before a resume is"
         notes.append(f"{attempts} {which} charged")
     ins, outs = _sum(billed, "input_tokens"), _sum(billed, "output_tokens")
-    found = _energy_figures(bill, billed, len(answered))
+    found = _cpu_figures(bill, billed, outs)
+    found |= _energy_figures(bill, billed, len(answered))
     found |= _answer_figures(bill, judged)
     found |= _speed_figures(bill, billed, outs, bounds)
     found |= _phase_figures(bill, billed)
@@ -260,6 +266,24 @@ def _per(energy: Energy, count: float | None, unit: str, formula: str, why: str)
     low, high = energy.low or 0.0, energy.high or 0.0
     # An interval that is wider than the figure ends at nothing: none of these can be less.
     return Figure(energy.joules / count, max(low, min(energy.joules, 0.0)) / count, high / count, unit, formula)
+
+
+def _cpu_figures(bill: Bill, billed: Sequence[Record], outputs: int | None) -> dict[str, Figure]:
+    """The CPU time within the boundary, which the kernel counts: where energy is modelled from it, it is what is
+    certain."""
+    if bill.cpu_s is None or bill.gross.pedigree != "modelled":
+        return {}
+    counts = {"cpu_time_per_request": (len(billed), "answered queries")}
+    if outputs:
+        counts["cpu_time_per_output_token"] = (outputs, "output tokens")
+    return {
+        "cpu_time": Figure.bare(bill.cpu_s, "s", "CPU time within the boundary, as the kernel counts it"),
+        **{
+            name: Figure.bare(bill.cpu_s / count, "s", f"CPU time of all queries / {what}")
+            for name, (count, what) in counts.items()
+            if count
+        },
+    }
 
 
 def _energy_figures(bill: Bill, billed: Sequence[Record], answered: int) -> dict[str, Figure]:

@@ -17,7 +17,7 @@ from everywatt.core.jsonio import SCHEMA, ToDict, dumps
 
 PLAN = "llm.json"
 KEPT = ("model", "base_url", "client_params", "settings", "system", "max_queries", "scorer", "mask", "server_tape")
-SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer")
+SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer", "mask")
 """What a run that goes on must ask as before."""
 
 

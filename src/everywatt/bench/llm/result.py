@@ -59,7 +59,7 @@ def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: ServerTape)
     missing = sum(record.span not in placed for record in records if record.span)
     if missing or not asked:
         return refused(f"the server's tape {server.name} does not cover {missing} of {len(records)} queries", SERVER)
-    owed = settle(asked, SERVER, [*run.trouble, *server.trouble])
+    owed = settle(asked, SERVER, [*run.trouble, *server.trouble], server.how_to_idle())
     return owed if owed.gross.joules is None else _with_skew(owed, asked, server_tape.skew_s)
 
 
@@ -267,17 +267,21 @@ class Knee(ToDict):
     energy_per_output_token: float
 
 
+LEAST_DEPTH = 0.1  # of both ranges: the same load twice differs by some percent of them
+
+
 def knee(found: Sequence[Metrics]) -> Knee | None:
     """The load beyond which more throughput hardly saves energy: the point furthest below the line between the
     slowest and the fastest, in output tokens a second and joules a token, each scaled to 0 … 1. Repeats of a load are
-    one point, their mean. None where no load lies below it, or there are fewer than three."""
+    one point, their mean. None where no load lies a tenth below it, the lowest load is not the slowest, or there are
+    fewer than three."""
     loads: dict[str, list[tuple[float, float]]] = {}
     for one in found:
         rate, cost = one.figures["output_tokens_per_second"].value, one.figures["energy_per_output_token"].value
         if rate is not None and cost is not None:
             loads.setdefault(kind_of(one.level), []).append((rate, cost))
     points = sorted((mean([r for r, _ in same]), mean([c for _, c in same]), kind) for kind, same in loads.items())
-    if len(points) < 3:
+    if len(points) < 3 or points[0][2] != min(loads, key=_concurrency):
         return None
     rates, costs = [rate for rate, _, _ in points], [cost for _, cost, _ in points]
     wide, high = max(rates) - min(rates), max(costs) - min(costs)
@@ -287,10 +291,16 @@ def knee(found: Sequence[Metrics]) -> Knee | None:
     (x0, y0), (x1, y1) = scaled[0], scaled[-1]
     below = [y0 + (y1 - y0) * (x - x0) / (x1 - x0) - y for x, y in scaled]
     best = max(range(len(points)), key=lambda index: below[index])
-    if not below[best] > 1e-9:
+    if below[best] < LEAST_DEPTH:
         return None
     rate, cost, level = points[best]
     return Knee(level, rate, cost)
+
+
+def _concurrency(kind: str) -> int:
+    """That of a load by its label, `concurrency 4`; 0 where it says none."""
+    number = kind.rpartition(" ")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def over_all_repeats(found: Sequence[Metrics]) -> dict[str, dict[str, Mean]]:

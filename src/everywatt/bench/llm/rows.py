@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.figure import Figure
+from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import FORMULAS, Metrics
 from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.result import knee, over_all_repeats, repeats_data
@@ -21,7 +22,7 @@ from everywatt.core.format import (
     format_energy,
     format_number,
     format_percent,
-    format_quantity,
+    format_rounded,
     print_quantity,
 )
 from everywatt.core.jsonio import as_data, declared, dumps
@@ -63,8 +64,8 @@ class LlmResult:
         """One line per load, where there are several."""
         if len(self.found) < 2:
             return []
-        heads = [name.upper() for name in LOADS]
-        return [Table.of(*heads, rows=map(load_row, self.found), title=f"{self.subject}, one line per load")]
+        heads, rows = load_lines(self.found)
+        return [Table.of(*map(str.upper, heads), rows=rows, title=f"{self.subject}, one line per load")]
 
     def figure_tables(self) -> list[Table]:
         """Every figure of each load, with its boundary as a note."""
@@ -84,8 +85,10 @@ class LlmResult:
         for kind, figures in over_all_repeats(self.found).items() if len(self.found) > 1 else ():
             rows = []
             for name, one in ((name, figures[name]) for name in REPEATED if name in figures):
-                shown = Figure(one.value, one.low, one.high, "", "").printed()
-                rows.append((name.replace("_", " "), shown.value, shown.interval, format_number(one.sd), str(one.n)))
+                unit, scale = ("%", 100.0) if name == "accuracy" else (self.found[0].figures[name].unit, 1.0)
+                shown = Figure(scale * one.value, scale * one.low, scale * one.high, unit, "").printed()
+                words = row_of(name.replace("_", " "), shown, "")
+                rows.append((*words[:3], format_rounded(unit, scale * one.sd, scale * one.sd), str(one.n)))
             found.append(Table.of(*REPEAT_HEADERS, rows=rows, title=f"{kind}, from run to run"))
         return found
 
@@ -98,9 +101,13 @@ class LlmResult:
         best = knee(self.found) if len(self.found) > 1 else None
         if best is None:
             return ""
+        same = next(one.figures["energy_per_output_token"] for one in self.found if kind_of(one.level) == best.level)
+        low, high = same.low or 0.0, same.high or same.value or 0.0
+        off = best.energy_per_output_token / (same.value or 1.0)  # the mean of repeats, as sure as the first of them
+        cost = Figure(best.energy_per_output_token, low * off, high * off, "J", "").printed()
         return (
             f"knee: {best.level}, at {format_number(best.output_tokens_per_second, 'output tokens/s')} and "
-            f"{format_quantity(best.energy_per_output_token, 'J/token')}; more load hardly saves energy beyond it"
+            f"{cost} per output token; more load hardly saves energy beyond it"
         )
 
     def to_csv(self) -> str:
@@ -200,6 +207,7 @@ def figure_rows(one: Metrics) -> list[Row]:
         rows.append(("accuracy", "refused", "", f"no answer was scored ({', '.join(counts)})"))
     reasons = "; ".join(f"{why.queries} {why.status}: {why.reason}" for why in one.failures)
     rows.append(("answered", f"{one.answered} of {one.queries}", "", reasons or "answered / sent queries"))
+    rows += [figure_row(name, figure) for name, figure in one.figures.items() if name.startswith(CPU_TIME)]
     bill = one.bill
     for name, energy in (("energy, gross", bill.gross), ("energy, net", bill.net), ("other processes", bill.others)):
         if energy.joules is None:
@@ -210,7 +218,7 @@ def figure_rows(one: Metrics) -> list[Row]:
             # The budget is symmetric; what was used up cannot be less than nothing, as in the figures below.
             shown = print_quantity(energy.joules, "J", min(below, max(energy.joules, 0.0)), above)
             rows.append(row_of(name, shown, about))
-    rows += [figure_row(name, figure) for name, figure in one.figures.items()]
+    rows += [figure_row(name, figure) for name, figure in one.figures.items() if not name.startswith(CPU_TIME)]
     for name, seconds in one.latency.items():
         if seconds is not None:
             tail = f"p90 {format_duration(seconds['p90'])}, p99 {format_duration(seconds['p99'])}"
@@ -229,16 +237,28 @@ def row_of(name: str, shown: Printed, about: str) -> Row:
     return name, f"{shown.value} {shown.unit}".strip(), shown.interval, about
 
 
+CPU_TIME = "cpu_time"
+LEAD = 3  # the place in a line before the energies
 LOADS = (
     *("Load", "Answered", "Accuracy", "Server's energy", "Per request", "Per output token"),
     *("TTFT p50", "Answer p50", "Tokens/s"),
 )
 
 
-def load_row(one: Metrics) -> tuple[str, ...]:
+def load_lines(found: Sequence[Metrics]) -> tuple[list[str], list[list[str]]]:
+    """Heads and a line for each load; CPU time leads where energy is modelled from it."""
+    heads, rows = list(LOADS), [_load_row(one) for one in found]
+    if any(one.cpu_s is not None for one in found):
+        heads.insert(LEAD, "CPU time")
+        for row, one in zip(rows, found, strict=True):
+            row.insert(LEAD, MISSING if one.cpu_s is None else format_duration(one.cpu_s))
+    return heads, rows
+
+
+def _load_row(one: Metrics) -> list[str]:
     figures = one.figures
     energy = "refused" if one.bill.gross.joules is None else format_energy(one.bill.gross)
-    return (
+    return [
         one.level,
         f"{one.answered} of {one.queries}",
         MISSING if one.accuracy is None else str(one.accuracy),
@@ -250,7 +270,7 @@ def load_row(one: Metrics) -> tuple[str, ...]:
             for name in ("ttft_s", "e2e_s")
         ),
         MISSING if (rate := figures["output_tokens_per_second"].value) is None else format_number(rate),
-    )
+    ]
 
 
 def figure_text(figure: Figure) -> str:

@@ -46,11 +46,13 @@ class StepReport(TypedDict):
 
 
 class EpochReport(TypedDict):
-    """One epoch of a training: when it began, when its steps and when its validation ended, and what came of it."""
+    """One epoch of a training: when it began, when its steps and when its validation ended, its CPU time, and what came
+    of it."""
 
     start_ns: int
     trained_ns: int
     end_ns: int
+    cpu_s: float
     steps: list[StepReport]
     train_loss: float
     val_loss: float

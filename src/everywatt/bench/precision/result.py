@@ -19,6 +19,7 @@ from everywatt.bench.trials import Trial
 from everywatt.core.energy import Energy
 from everywatt.core.format import (
     format_bytes,
+    format_column,
     format_duration,
     format_number,
     format_percent,
@@ -26,8 +27,9 @@ from everywatt.core.format import (
     format_rounded,
 )
 from everywatt.core.jsonio import ToDict, declared
-from everywatt.core.tables import Cell, Column, Table, columns_of, csv_text
+from everywatt.core.tables import Cell, Column, Table, columns_of, csv_text, in_one_unit
 
+LAYERS = "layer, type, share [%], energy / batch [J]"
 MOST_LAYERS = 12  # rows of a table on a terminal
 COST = columns_of(
     "precision, trials [], energy / sample [J], energy / batch [J], power [W], mean [s], p50 [s], p95 [s], p99 [s], "
@@ -51,7 +53,7 @@ SHARES = {
     "correct / J": "accuracy_per_joule",
 }
 OF_ENERGY = ("energy_per_sample", "power", "samples_per_joule", "accuracy_per_joule")
-OF_TIME = ("latency_mean", "throughput")
+OF_TIME = ("latency_mean", "latency_p50", "latency_p95", "latency_p99", "throughput")
 COMPARED = (
     "latency_p50=latency.p50_s latency_p95=latency.p95_s latency_p99=latency.p99_s accuracy=score.value "
     "disk=computed.disk_bytes memory=computed.memory_bytes"
@@ -113,13 +115,14 @@ class Window:
         return self.seconds >= self.needed_s
 
     def text(self, target: float = TARGET) -> str:
-        said = f"the sensor contributes ± {format_percent(self.own)} over a loop of {format_duration(self.seconds)}"
+        own, shared = (format_rounded("%", 100 * share, 100 * share) for share in (self.own, self.shared))
+        common = f"± {shared} is common to all precisions; its gain part cancels in ratios"
+        if not self.own:  # a model: no loop narrows it
+            return common
+        said = f"the sensor contributes ± {own} over a loop of {format_duration(self.seconds)}"
         if not self.enough:
             said += f"; ± {format_percent(target)} would take {format_duration(self.needed_s)}"
-        if self.shared > target:
-            common = format_percent(self.shared)
-            said += f" (± {common} is common to all precisions; its gain part cancels in ratios)"
-        return said
+        return said + (f" ({common})" if self.shared > target else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,11 @@ class Row(ToDict):
         mean = self.energy_per_batch
         found, note = apportion(times, batch_s, None if mean is None else mean.value)
         return replace(self, layers=tuple(found), notes=self.notes if note is None else (*self.notes, note))
+
+    def joules_of_layers(self, joules: Sequence[float | None]) -> list[str | None]:
+        """Parts of a batch's energy in one unit, with the digits that its interval leaves them."""
+        share = 0.0 if self.figures is None else self.figures.half_share
+        return format_column("J", [None if one is None else (one, share * abs(one)) for one in joules])
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -235,9 +243,13 @@ class Result:
         best, base = self.pareto(), self.baseline
         # CPU time, which the kernel counts, leads where energy is modelled from it.
         cpu = any(row.figures is not None and row.figures.modelled for row in rows)
-        lead = columns_of("CPU time / batch [s]") if cpu else ()
+        heads = (*COST[:2], *(columns_of("CPU time / batch [s]") if cpu else ()), *COST[2:])
+        columns = [
+            in_one_unit(cells) if head.unit == "J" else cells
+            for head, cells in zip(heads, zip(*(_cost(row, cpu) for row in rows), strict=True), strict=True)
+        ]
         return [
-            Table.of(*COST[:2], *lead, *COST[2:], rows=[_cost(row, cpu) for row in rows]),
+            Table.of(*heads, rows=zip(*columns, strict=True)),
             Table.of(*WORTH, rows=[_worth(row, row.precision in best) for row in rows]),
             Table.of(
                 "precision",
@@ -250,17 +262,20 @@ class Result:
 
     def trial_table(self) -> Table:
         """Every trial with how its power varied, by how many readings, and how often they came."""
+        every = [(row, number, trial) for row in self.rows for number, trial in enumerate(row.trials, start=1)]
+        joules: list[tuple[float, float] | None] = []
+        means, spreads = joules[:], joules[:]
+        for _, _, trial in every:
+            known = trial.energy if trial.energy and trial.energy.joules else None
+            share = sum(known.sides()) / 2 / abs(known.value) if known else 0.0
+            seen = (trial.joules, *((None, None) if trial.power is None else (trial.power.mean_w, trial.power.sd_w)))
+            for column, value in zip((joules, means, spreads), seen, strict=True):
+                column.append(None if value is None else (value, share * abs(value)))
+        columns = (format_column(unit, cells) for unit, cells in (("J", joules), ("W", means), ("W", spreads)))
         rows: list[list[Cell]] = []
-        for row in self.rows:
-            for number, trial in enumerate(row.trials, start=1):
-                seen, energy = trial.power, trial.energy
-                share = sum(energy.sides()) / 2 / abs(energy.joules) if energy and energy.joules else 0.0
-                joules = None if trial.joules is None else format_rounded("J", share * abs(trial.joules), trial.joules)
-                readings: list[Cell] = [None] * 4
-                if seen is not None:
-                    mean = format_rounded("W", share * seen.mean_w, seen.mean_w)
-                    readings = [mean, seen.sd_w, seen.samples, seen.rate_hz]
-                rows.append([row.precision, number, trial.seconds, joules, *readings])
+        for (row, number, trial), *cells in zip(every, *columns, strict=True):
+            readings = (None, None) if trial.power is None else (trial.power.samples, trial.power.rate_hz)
+            rows.append([row.precision, number, trial.seconds, *cells, *readings])
         return Table.of(*TRIALS, rows=rows)
 
     def failures(self) -> list[str]:
@@ -395,6 +410,8 @@ def _shares(row: Row, base: Row | None) -> list[Cell]:
 
 def _cost(row: Row, cpu: bool) -> list[Cell]:
     latency, figures = row.latency, row.figures
+    apart = None if figures is None else figures.seconds
+    share = (apart.high - apart.low) / 2 / apart.value if apart and apart.value and math.isfinite(apart.low) else 0.0
     times = (None,) * 4 if latency is None else (latency.mean_s, latency.p50_s, latency.p95_s, latency.p99_s)
     return [
         row.precision,
@@ -404,7 +421,7 @@ def _cost(row: Row, cpu: bool) -> list[Cell]:
         None if figures is None else figures.energy_cell,
         None if figures is None else figures.rounded(figures.power_w, "W"),
         *times,
-        row.throughput,
+        None if row.throughput is None else format_rounded("", share * row.throughput, row.throughput),
         None if figures is None else figures.rounded(row.samples_per_joule, ""),
     ]
 
@@ -428,14 +445,18 @@ def layer_table(row: Row) -> Table:
     layers = row.layers
     largest = sorted(layers[:-1], key=lambda one: -one.seconds)[:MOST_LAYERS]
     rest = [one for one in layers[:-1] if one not in largest]
-    rows: list[list[Cell]] = [[one.layer, one.kind, one.share, one.joules] for one in largest]
+    rows: list[tuple[str, str, float, float | None]] = [(o.layer, o.kind, o.share, o.joules) for o in largest]
     if rest:
         joined = None if rest[0].joules is None else sum(one.joules or 0.0 for one in rest)
-        rows.append([f"{len(rest)} other layers", "", sum(one.share for one in rest), joined])
-    rows.append([layers[-1].layer, "", layers[-1].share, layers[-1].joules])
+        rows.append((f"{len(rest)} other layers", "", sum(one.share for one in rest), joined))
+    rows.append((layers[-1].layer, "", layers[-1].share, layers[-1].joules))
+    joules = row.joules_of_layers([joules for *_, joules in rows])
     parts = ", ".join(f"{part} {format_percent(share)}" for part, share, _ in by_part(row.layers))
-    title = f"{row.precision}: {parts}"
-    return Table.of(*columns_of("layer, type, share [%], energy / batch [J]"), rows=rows, title=title)
+    each = row.energy_per_batch
+    whole = "" if each is None else f" {each.quantity('J')} / batch:"
+    title = f"{row.precision}:{whole} {parts}"
+    shown = [(*cells[:3], energy) for cells, energy in zip(rows, joules, strict=True)]
+    return Table.of(*columns_of(LAYERS), rows=shown, title=title)
 
 
 def sensitivity_table(found: Ranking, most: int = MOST_LAYERS) -> Table:

@@ -37,7 +37,7 @@ class Training:
     """The model and its optimiser; each epoch begins where the one before ended, so that epochs fill the run."""
 
     def __init__(self) -> None:
-        self._mark_ns = 0
+        self._mark_ns, self._used_s = 0, 0.0
 
     def setup(self, request: Mapping[str, Any]) -> dict[str, int]:
         start = int(request["seed"]) + int(request.get("trial", 1)) - 1
@@ -69,16 +69,18 @@ class Training:
     def epoch(self, request: Mapping[str, Any]) -> EpochReport:
         """One pass over the training half and one over the held-out one, with when each step began and ended."""
         start_ns = self._mark_ns or time.monotonic_ns()
+        used_s = self._used_s or time.process_time()
         order = self._rng.permutation(self._train)
         self._model.train()
         steps = [self._step(order[first : first + self._size]) for first in range(0, len(order), self._size)]
         trained_ns = time.monotonic_ns()
         loss, accuracy = self._validate()
-        self._mark_ns = time.monotonic_ns()
+        self._mark_ns, self._used_s = time.monotonic_ns(), time.process_time()
         return {
             "start_ns": start_ns,
             "trained_ns": trained_ns,
             "end_ns": self._mark_ns,
+            "cpu_s": self._used_s - used_s,
             "steps": steps,
             "train_loss": float(np.mean([step["loss"] for step in steps])),
             "val_loss": loss,

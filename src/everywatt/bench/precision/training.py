@@ -9,23 +9,25 @@ from typing import Any, cast
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment, Show
-from everywatt.bench.figures import Figures, figures
+from everywatt.bench.figures import Figures, figures, quantity
 from everywatt.bench.precision.computed import cpu_flags, emulated
 from everywatt.bench.precision.plan import DEFAULT_MODEL, EpochReport, StepReport, check_model
 from everywatt.bench.precision.variants import Worker, WorkerFailed, load_data_without_torch
 from everywatt.bench.trials import Candidate, Trial
 from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.format import format_rounded
 from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.stats import wilson
 from everywatt.core.tables import Cell, Column, Quantity, Table, columns_of, csv_of
 from everywatt.recorder.client import Recording
 
+CPU = Column("CPU time", "s")
 TRAINING = columns_of("energy [J], time [s], steps [], energy / step [J], train loss [], val loss [], val accuracy [%]")
 MEANS = columns_of("precision, runs [], mean energy [J], time [s]")
 COLUMNS = (
     "precision trial epoch=number energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high seconds "
-    "steps energy_per_step_j=per_step.joules train_loss=report.train_loss val_loss=report.val_loss "
+    "cpu_s steps energy_per_step_j=per_step.joules train_loss=report.train_loss val_loss=report.val_loss "
     "val_accuracy=report.val_accuracy"
 )
 
@@ -45,7 +47,7 @@ class Epoch(ToDict):
     """
 
     JSON = (
-        "epoch=number seconds steps train_loss=report.train_loss val_loss=report.val_loss "
+        "epoch=number seconds cpu_s steps train_loss=report.train_loss val_loss=report.val_loss "
         "val_accuracy=report.val_accuracy energy energy_per_step=per_step step_joules losses"
     )
 
@@ -61,6 +63,10 @@ class Epoch(ToDict):
     @property
     def seconds(self) -> float:
         return (self.report["end_ns"] - self.report["start_ns"]) / 1e9
+
+    @property
+    def cpu_s(self) -> float:
+        return self.report["cpu_s"]
 
     @property
     def steps(self) -> int:
@@ -81,9 +87,11 @@ class Epoch(ToDict):
         """Mean energy of a step of this epoch, validation not included."""
         return self.training if self.training.joules is None else self.training / self.steps
 
-    def row(self) -> list[Cell]:
+    def row(self, cpu: bool) -> list[Cell]:
         return [
-            *(self.precision, self.number, self.energy, self.seconds, self.steps, self.per_step),
+            *(self.precision, self.number),
+            *([self.cpu_s] if cpu else []),
+            *(self.energy, self.seconds, self.steps, self.per_step),
             *(_loss(self.report["train_loss"]), _loss(self.report["val_loss"]), self.report["val_accuracy"]),
         ]
 
@@ -92,7 +100,7 @@ class Epoch(ToDict):
 class Trained(ToDict):
     """One training of one precision: its epochs, which fill it from its start to its end."""
 
-    JSON = "precision trial failure cure emulated seconds energy energy_per_step=per_step ratio accuracy epochs"
+    JSON = "precision trial failure cure emulated seconds cpu_s energy energy_per_step=per_step ratio accuracy epochs"
 
     precision: str
     trial: int = 1
@@ -118,6 +126,11 @@ class Trained(ToDict):
         return sum(epoch.seconds for epoch in self.epochs)
 
     @property
+    def cpu_s(self) -> float | None:
+        """CPU time of all epochs; None where there are none."""
+        return sum(epoch.cpu_s for epoch in self.epochs) if self.epochs else None
+
+    @property
     def per_step(self) -> Energy | None:
         """Mean energy of a step over all epochs."""
         parts = [epoch.training for epoch in self.epochs]
@@ -134,11 +147,12 @@ class Trained(ToDict):
         right = round(self.epochs[-1].report["val_accuracy"] * self.held_out)
         return Ratio(right / self.held_out, *wilson(right, self.held_out))
 
-    def row(self, *, several: bool) -> list[Cell]:
+    def row(self, *, several: bool, cpu: bool) -> list[Cell]:
         known, last = self.accuracy, self.epochs[-1].report
         losses: list[Cell] = [_loss(last["train_loss"]), _loss(last["val_loss"])] if several else ["", ""]
         return [
-            *(self.precision, str(self.trial) if several else "all", self.energy, self.seconds),
+            *(self.precision, str(self.trial) if several else "all", *([self.cpu_s] if cpu else [])),
+            *(self.energy, self.seconds),
             *(sum(epoch.steps for epoch in self.epochs), self.per_step, *losses),
             "" if known is None else Quantity(known.value, "%", known.value - known.low, known.high - known.value),
         ]
@@ -186,6 +200,11 @@ class TrainResult:
     run: str | None = None
 
     @property
+    def modelled(self) -> bool:
+        """Whether an energy is estimated from CPU time, which then leads."""
+        return any(one.energy.pedigree == "modelled" for one in self.trained)
+
+    @property
     def beside(self) -> list[Figures]:
         """A block is one training of each precision; those that failed or were interrupted are in no mean."""
         precisions = self.job.precisions
@@ -196,7 +215,7 @@ class TrainResult:
         trials = [
             Trial(
                 *(precisions.index(one.precision), one.trial - 1, place, one.span),
-                *(0, one.seconds, 0.0, None),
+                *(0, one.seconds, one.cpu_s or 0.0, None),
                 energy=one.energy,
                 net=one.net,
             )
@@ -212,8 +231,12 @@ class TrainResult:
                 where = f" (trial {one.trial})" if several else ""
                 lines.append(f"{one.precision}{where}: {one.failure}" + (f" (try: {one.cure})" if one.cure else ""))
             if one.ratio is not None and not several:
+                first = self.trained[0]
+                if self.modelled and one.cpu_s and first.cpu_s:
+                    share = format_rounded("", 0.0, one.cpu_s / first.cpu_s)
+                    lines.append(f"{one.precision}: {share} of the CPU time of {first.precision}")
                 modelled = "" if one.energy.measured else " (modelled)"
-                lines.append(f"{one.precision}: {one.ratio} of the energy of {self.trained[0].precision}{modelled}")
+                lines.append(f"{one.precision}: {one.ratio} of the energy of {first.precision}{modelled}")
             if one.emulated is not None:
                 lines.append(f"{one.precision}: {one.emulated}")
         return list(dict.fromkeys(lines))
@@ -224,17 +247,24 @@ class TrainResult:
 
     def tables(self) -> list[Table]:
         """A row for each epoch and training, or where there are several trainings one for each, and their means."""
-        beside = self.beside
+        beside, cpu = self.beside, self.modelled
         rows: list[list[Cell]] = []
         for one in self.trained:
-            rows += [] if beside else [epoch.row() for epoch in one.epochs]
-            rows += [one.row(several=bool(beside))] if one.epochs else []
+            rows += [] if beside else [epoch.row(cpu) for epoch in one.epochs]
+            rows += [one.row(several=bool(beside), cpu=cpu)] if one.epochs else []
         which = Column("trial" if beside else "epoch", "")
         notes = [*self.remarks(), *self.verdicts()]
-        found = [Table.of("precision", which, *TRAINING, rows=rows, notes=notes)]
+        lead = [CPU] if cpu else []
+        found = [Table.of("precision", which, *lead, *TRAINING, rows=rows, notes=notes)]
         if beside:
-            means = [[one.candidate.label, len(one.trials), one.energy_cell, one.seconds.time] for one in beside]
-            found.append(Table.of(*MEANS, rows=means))
+            means = [
+                [
+                    *(one.candidate.label, len(one.trials), *([quantity(one.cpu_s, "s")] if cpu else [])),
+                    *(one.energy_cell, one.seconds.time),
+                ]
+                for one in beside
+            ]
+            found.append(Table.of(*MEANS[:2], *lead, *MEANS[2:], rows=means))
         return found
 
     def to_csv(self) -> str:

@@ -159,8 +159,9 @@ def explore_columns(table: Rows, target: str, lags: int, plot: Path | None, outp
     """
     found = explore(table, target, lags)
     rows = [
-        [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+.3g} s", one.grade, one.remark]
+        [one.name, *(text.replace("-", "−") for text in texts), one.grade, one.remark]
         for one in found.columns
+        for texts in [(f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+.3g} s")]
     ]
     output.table(
         Table.of("COLUMN", "NOW", "BEST", "DELAY", "RELATION", "", rows=rows, right=(1, 2, 3), title=f"With {target}:")

@@ -19,10 +19,13 @@ from everywatt.core.config import resolve, user_file
 from everywatt.core.errors import ConfigError, UsageError
 from everywatt.core.format import format_duration, format_number, format_quantity
 from everywatt.models.applying import scale_warnings, transfer
+from everywatt.models.form import Model
 from everywatt.models.modelfile import dumps, load_model
 from everywatt.models.reading import run_table
 from everywatt.models.screening import POWER_NAME
+from everywatt.models.sensor import of_target
 from everywatt.models.table import Table
+from everywatt.recorder.request import model_file
 from everywatt.sensors.base import Request
 from everywatt.sensors.registry import known, probe
 from everywatt.stress import Load
@@ -35,7 +38,7 @@ SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 @click.option(
     "--against",
     metavar="SENSOR|RUN",
-    help="Transfer the model to this machine: against this sensor now, or against a recording of it.",
+    help="Adapt MODEL (by default the installed one) to this sensor now, or to a recording of it.",
 )
 @click.option(
     "--time", "time_s", type=DURATION, default="3m", show_default=True, help="How long to record beside a sensor."
@@ -69,15 +72,22 @@ def command(
         _write(config, without, dry_run)
         output.say(f"[sensor.model] {'would be' if dry_run else 'was'} removed from {config}.")
         return
-    if model is None:
+    if model is None and against is None:
         raise UsageError("No model is named.", cure="everywatt model install MODEL (or --remove)")
+    if model is None:
+        installed = model_file(resolve().options)
+        if not installed:
+            raise UsageError(
+                "No model is named, and none is installed.", cure="everywatt model install MODEL --against SENSOR|RUN"
+            )
+        model = Path(installed)
     fitted = load_model(model)
     if fitted.form.kind == "plugin":
         raise UsageError("A model from a plug-in cannot be a sensor: the recorder does not load plug-ins for models.")
     if against is not None:
         table = _beside(against, time_s, output)
         before = fitted
-        target = target or _target(table, fitted.target)
+        target = target or _target(table, fitted)
         fitted = replace(transfer(fitted, table, target, socket.gethostname()), target=target)
         moved = fitted.about["transferred"]
         output.text(
@@ -118,11 +128,12 @@ def _beside(against: str, time_s: float, output: Output) -> Table:
     return run_table([run])
 
 
-def _target(table: Table, own: str) -> str:
-    """The model's own target where the table has it, else the one power that is there."""
-    powers = [name for name in table.columns if POWER_NAME.search(name)]
-    if own in table.columns or not powers:
-        return own
+def _target(table: Table, model: Model) -> str:
+    """The column that measures the model's own target where the table has it, else the one power that is there."""
+    own, powers = model.target, [name for name in table.columns if POWER_NAME.search(name)]
+    measured = [name for name in (own, *of_target(model)) if name in table.columns]
+    if measured or not powers:
+        return measured[0] if measured else own
     if len(powers) > 1:
         raise UsageError(f"There is no {own} here; choose one of {', '.join(powers)}.", cure=f"--target {powers[0]}")
     return powers[0]

@@ -295,7 +295,7 @@ class ProcessTable:
         if rss is not None and rss != seen.rss_bytes:
             seen.rss_bytes = rss
             self._holds("rss_bytes", seen.facts, at_ns, rss)
-        if len(row) > PLAIN_ROW:
+        if len(row) != PLAIN_ROW:  # those of imports have fewer
             for name in ("pss_bytes", "uss_bytes"):
                 if row.get(name) is not None:
                     self._holds(name, seen.facts, at_ns, row[name])

@@ -18,9 +18,9 @@ from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.records import OK
 from everywatt.bench.llm.result import evaluate_folder, knee, repeats_data
-from everywatt.bench.llm.rows import LOADS, MISSING, figure_rows, figure_text, load_row
+from everywatt.bench.llm.rows import MISSING, figure_rows, figure_text, load_lines
 from everywatt.core.errors import EverywattError
-from everywatt.core.format import format_energy
+from everywatt.core.format import format_duration, format_energy
 from everywatt.core.tables import Cell, Quantity, Table, columns_of
 from everywatt.report.html.figures import table_view
 
@@ -46,7 +46,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "client": plan.client["client"],
         "answer": _answer(found) + _unsent(plan, found),
         "boundary": found[0].bill.about,
-        "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
+        "loads": dict(zip(("heads", "rows"), load_lines(found), strict=True)),
         "failures": [[one.level, str(why.queries), why.status, why.reason] for one in found for why in one.failures],
         "subjects": _subjects(found),
         "levels": [_level(one) for one in found],
@@ -97,18 +97,30 @@ def _answer(found: Sequence[Metrics]) -> str:
     if not known:
         return f"No energy: {found[0].bill.gross.refused or 'no query was answered'}."
     best = min(known, key=lambda one: one.figures["energy_per_request"].value or math.inf)
+    how, which = "with the lowest energy per request of", ""
+    if not all(one is best or _cheaper(best, one) for one in known):
+        best, how, which = known[0], "the first of", " of which none is surely the cheapest"
     per = [f"{figure_text(best.figures['energy_per_request'])} per request"]
     if best.figures["energy_per_output_token"].value is not None:
         per.append(f"{figure_text(best.figures['energy_per_output_token'])} per output token")
-    load = (
-        f"At {best.level}, with the lowest energy per request of {len(found)} loads, the" if len(found) > 1 else "The"
-    )
+    load = "The" if len(found) < 2 else f"At {best.level}, {how} {len(found)} loads{which}, the"
     whose = "server" if best.bill.boundary == SERVER else "machine"
+    used = format_energy(best.bill.gross)
+    if best.cpu_s is not None:
+        used = f"{format_duration(best.cpu_s)} of CPU time, and by a model {used},"
     right = "" if best.accuracy is None else f", accuracy {best.accuracy}"
     return (
-        f"{load} {whose} used {format_energy(best.bill.gross)} for {best.queries} queries, {best.answered} of them "
+        f"{load} {whose} used {used} for {best.queries} queries, {best.answered} of them "
         f"answered{right}: {' and '.join(per)}."
     )
+
+
+def _cheaper(one: Metrics, other: Metrics) -> bool:
+    """Whether a load surely used less energy per request, for all that the errors of both leave open."""
+    try:
+        return (one.bill.gross / one.answered).ratio(other.bill.gross / other.answered).high < 1
+    except EverywattError:
+        return False
 
 
 def _unsent(plan: LlmPlan, found: Sequence[Metrics]) -> str:

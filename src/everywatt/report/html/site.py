@@ -12,7 +12,7 @@ from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import card, still_page
-from everywatt.slurm.site.figures import amount, balance, cells, columns, rounded, short
+from everywatt.slurm.site.figures import WHOLE, amount, cells, columns, nodes_line, rounded, short, waste
 from everywatt.slurm.site.monthly import Month
 
 WIDTH = 720
@@ -44,12 +44,9 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     total = month.total
     figures = [("Jobs", str(total["jobs"]), _records(total["refused"], "without a figure"))]
     if total["energy_uj"] is not None:
-        figures.append(("Energy of jobs", short(total), rounded(total, "Wh", total["energy_uj"] / UJ / 3600)))
-    names = (
-        ("idle_uj", "Idle energy of allocations", "by allocation"),
-        ("waste_uj", "Waste", "allocated but not used"),
-    )
-    figures += [(name, amount(total, key) or "-", about) for key, name, about in names]
+        figures.append((f"Energy of jobs {WHOLE}", short(total), rounded(total, "Wh", total["energy_uj"] / UJ / 3600)))
+    figures.append(("Idle energy of allocations", amount(total, "idle_uj") or "-", "by allocation"))
+    figures.append(("Waste", waste(total) or "-", "allocated but not used"))
     if total["wall_uj"] is not None:
         figures.append(("At the wall", amount(total, "wall_uj") or "-", "jobs on nodes with a meter"))
     if total["carbon_g"] is not None:
@@ -64,16 +61,16 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
         f'<span class="about">{html.escape(about)}</span></dd></div>'
         for name, value, about in figures
     )
-    proof = nodes_line(month.nodes) if month.nodes else ""
+    proof = nodes_note(month.nodes) if month.nodes else ""
     factor_notes = "".join(f'<p class="notes">{html.escape(line)}</p>' for line in factors)
     return f'<dl class="figures">{cells}</dl>{proof}{factor_notes}'
 
 
-def nodes_line(nodes: Mapping[str, int], of: str = "Nodes") -> str:
+def nodes_note(nodes: Mapping[str, int], of: str | None = None) -> str:
     """What nodes drew, and its parts, which add up to it."""
     if not nodes["total_uj"]:
         return '<p class="notes">No node recorded energy in this period.</p>'
-    return f'<p class="notes">{html.escape(of)} drew {balance(nodes)}.</p>'
+    return f'<p class="notes">{html.escape(nodes_line(nodes, of))}</p>'
 
 
 def _days(month: Month) -> str:

@@ -11,15 +11,15 @@ from everywatt.api.run import Run
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, Mean
 from everywatt.bench.precision.layers import by_part
+from everywatt.bench.precision.result import LAYERS, Row, sensitivity_table
 from everywatt.bench.precision.result import Result as PrecisionResult
-from everywatt.bench.precision.result import Row, sensitivity_table
 from everywatt.bench.sweep import Choice, Sweep
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Comparison, finite
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_energy, format_joules, format_percent
+from everywatt.core.format import format_energy, format_percent
 from everywatt.core.jsonio import document, plain
-from everywatt.core.tables import Cell, Table
+from everywatt.core.tables import Cell, Table, columns_of
 from everywatt.report.html.data import in_its_folder, made_now, provenance
 from everywatt.report.html.figures import table_view
 
@@ -276,17 +276,21 @@ def _layers(row: Row) -> dict[str, Any]:
     """Parts of the model, which add up to a batch, and the layers in their order; the last row is the remainder."""
     rows = row.layers
     kept = [*rows[:-1][:MOST_LAYERS], rows[-1]]
+    parts, each = by_part(rows), row.joules_of_layers([one.joules for one in kept])
+    of_parts = row.joules_of_layers([part_j for _, _, part_j in parts])
     return {
         "precision": row.precision,
-        "parts": [{"name": name, "share": share, "shown": _joules(part_j)} for name, share, part_j in by_part(rows)],
-        "heads": ["layer", "type", "share", "energy / batch"],
-        "rows": [[one.layer, one.kind, format_percent(one.share), _joules(one.joules)] for one in kept],
+        "parts": [
+            {"name": name, "share": share, "shown": joules or "-"}
+            for (name, share, _), joules in zip(parts, of_parts, strict=True)
+        ],
+        "heads": [column.name for column in columns_of(LAYERS)],
+        "rows": [
+            [one.layer, one.kind, format_percent(one.share), joules or "-"]
+            for one, joules in zip(kept, each, strict=True)
+        ],
         "more": len(rows) - len(kept),
     }
-
-
-def _joules(amount: float | None) -> str:
-    return "-" if amount is None else format_joules(amount)
 
 
 def _sensitivity(result: PrecisionResult) -> dict[str, Any] | None:

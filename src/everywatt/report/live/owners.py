@@ -8,10 +8,13 @@ there. Whether the listed processes still live is cheaper to find, and is looked
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,9 +37,11 @@ from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Owner, OwnerKind
 from everywatt.ledger.split.intervals import UNSURE, account_budgets, cpu_time_doubt
 from everywatt.ledger.split.split import CPU_TIME, SPECIAL, Roll, Uses, accumulate, cpu_use, gpu_share, packages_known
 from everywatt.ledger.use.account import TapeUse, tape_use
+from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.usage import ProcessUse
 from everywatt.report.live.snapshot import OwnerNow, Owners
-from everywatt.sensors.procfs import cpu_clock, has_ended, sees_own_namespace
+from everywatt.sensors.procfs import cpu_clock, has_ended, sees_own_namespace, slurp, start_of
+from everywatt.sensors.usage.cgroups import parse_place
 from everywatt.tape.reader import Tape
 
 if TYPE_CHECKING:
@@ -140,6 +145,9 @@ class RunningOwners:
         self._clocks_ns: dict[int, tuple[int, bool]] = {}  # CPU time of processes, and whether they slept meanwhile
         self._clock, self._cpu_clock = clock, cpu_clock
         self._living: dict[tuple[str, str], list[Started]] = {}  # processes of the owners that are listed
+        self._known: set[int] = set()  # processes that were there when those were found
+        self._newer: dict[tuple[str, str], list[Started]] | None = None  # that came since, where they were looked for
+        self._group_of: Callable[[ProcessFacts], Owner] | None = None
         self._accounts: dict[str, DeviceAccount[Owner]] = {}  # since the view began, by device
         self._newest = Owners(self.by, refused=NOT_YET)
         self._tape: Tape | None = None
@@ -164,7 +172,7 @@ class RunningOwners:
 
     def _without_ended(self, entries: tuple[OwnerNow, ...]) -> tuple[OwnerNow, ...]:
         """Those of which a process lives, or of which none is known; the others together."""
-        self._has_clocks = self.proc is not None and sees_own_namespace(self.proc)
+        self._has_clocks, self._newer = self.proc is not None and sees_own_namespace(self.proc), None
         ended = [entry for entry in entries if self._has_ended(entry)]
         if not ended:
             return entries
@@ -173,11 +181,36 @@ class RunningOwners:
 
     def _has_ended(self, entry: OwnerNow) -> bool:
         processes = self._living.get((entry.kind, entry.id))
-        if processes is None or (processes and self.proc is None):
+        if processes is None or self.proc is None:
+            return processes == []
+        if self._has_living(self.proc, processes):
             return False
-        while processes and self.proc is not None and self._is_gone(self.proc, *processes[0]):
+        if self._newer is None:
+            self._newer = self._find_newer(self.proc)
+        processes += self._newer.get((entry.kind, entry.id), ())
+        return not self._has_living(self.proc, processes)
+
+    def _has_living(self, proc: Path, processes: list[Started]) -> bool:
+        """Whether one of them lives; those before it are removed."""
+        while processes and self._is_gone(proc, *processes[0]):
             del processes[0]
-        return not processes
+        return bool(processes)
+
+    def _find_newer(self, proc: Path) -> dict[tuple[str, str], list[Started]]:
+        """Processes of groups that the tape did not have when owners were worked out last.
+
+        They are looked for only where all that are known of a group have ended.
+        """
+        found: dict[tuple[str, str], list[Started]] = {}
+        if self._group_of is None:
+            return found
+        for pid in {int(name) for name in os.listdir(proc) if name.isdecimal()} - self._known:  # noqa: PTH208 - brief
+            with suppress(OSError):
+                folder = proc / str(pid)
+                place = parse_place(slurp(folder / "cgroup", 4096))
+                facts = ProcessFacts(pid, start_of(proc, pid), uid=folder.stat().st_uid, cgroup=place.path)
+                found.setdefault(_key(self._group_of(facts)), []).append((pid, facts.start))
+        return found
 
     def _is_gone(self, proc: Path, pid: int, start: int | None) -> bool:
         """Whether a process has ended. While its CPU clock goes on it has not: that costs a tenth of a look at /proc.
@@ -285,6 +318,8 @@ class RunningOwners:
         used = _by_owner(owner_of, cpu.uses.of_owners(len(roll)), *(uses.of_owners(len(roll)) for uses in gpu_s))
         memory = self._memories(roll, owner_of, owners)
         self._living = self._find_living(use.processes, owner_of, tuple(owners))
+        self._known = set(use.processes.alive) if use.processes is not None else set()
+        self._group_of = None if self.by == "process" else partial(own, tape)
         self._clocks_ns = {
             pid: found for of in self._living.values() for pid, _ in of if (found := self._clocks_ns.get(pid))
         }

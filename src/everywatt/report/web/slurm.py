@@ -29,7 +29,7 @@ from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import card, framed
-from everywatt.report.html.site import FOOTER, month_cards, nodes_line
+from everywatt.report.html.site import FOOTER, month_cards, nodes_note
 from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
 from everywatt.slurm.site.figures import (
@@ -261,7 +261,7 @@ class SlurmPages:
         if not viewer.admin:
             return ""
         drawn = node_sums(self.store, wanted.since_s, wanted.until_s, wanted.node)
-        return nodes_line(drawn, wanted.node or "Nodes")
+        return nodes_note(drawn, wanted.node)
 
     def _page(self, place: str, title: str, words: Mapping[str, str], viewer: Viewer, content: str) -> Response:
         period = {name: words[name] for name in ("period", "month", "since", "until") if name in words}
@@ -391,7 +391,7 @@ def _detail(job: Detail, viewer: Viewer) -> str:
         ["CPU", percent(whole["cpu_s"], whole["allocated_cpu_s"])],
         ["GPU", percent(whole["gpu_utilisation"], 1.0)],
         ["Scope", first.scope or None],
-        ["Coverage", format_percent(min(row.coverage for row in job.rows))],
+        ["Coverage", format_percent(whole["coverage"])],
     ]
     parts = [table_html(Table.of("", "", rows=facts))]
     for title, pairs, shown in job.parts():

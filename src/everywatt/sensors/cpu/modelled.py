@@ -77,15 +77,24 @@ _INTEL_6 = {
     207: "emeraldrapids",
     **dict.fromkeys((173, 174), "graniterapids"),
     175: "sierraforest",
+    221: "clearwaterforest",
 }
-# Zen 3, Zen 4 and Zen 4c share family 25 (0x19): ranges of models, first to last.
-_AMD_25 = (
-    (0x00, 0x0F, "epyc-gen3"),
-    (0x10, 0x1F, "epyc-gen4"),
-    (0x20, 0x5F, "epyc-gen3"),
-    (0x60, 0x7F, "epyc-gen4"),
-    (0xA0, 0xAF, "epyc-gen4"),
-)
+# Zen 3 and Zen 4 share family 25 (0x19), Zen 5 and Zen 6 family 26 (0x1A): ranges of models, first to last.
+_AMD = {
+    25: (
+        (0x00, 0x0F, "epyc-gen3"),
+        (0x10, 0x1F, "epyc-gen4"),
+        (0x20, 0x5F, "epyc-gen3"),
+        (0x60, 0xAF, "epyc-gen4"),
+    ),
+    26: (
+        (0x50, 0x5F, "epyc-gen6"),
+        (0x80, 0xFF, "epyc-gen6"),
+        (0x00, 0x7F, "epyc-gen5"),
+    ),
+}
+# No server of these is published yet: taken for the generation before.
+_BEFORE = {"epyc-gen6": "epyc-gen5", "diamondrapids": "graniterapids", "clearwaterforest": "sierraforest"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +133,14 @@ def generation_of(cpu: dict[str, str]) -> str | None:
         if model in (142, 158):
             return "kabylake" if stepping <= 9 else "coffeelake"
         return _INTEL_6.get(model)
+    if cpu.get("vendor_id") == "GenuineIntel" and (family, model) == (19, 1):
+        return "diamondrapids"
     if cpu.get("vendor_id") == "AuthenticAMD":
         if family in (15, 16, 21):
             return "opteron"
         if family == 23:
             return "epyc-gen1" if model < 0x30 else "epyc-gen2"
-        if family == 25:
-            return next((name for first, last, name in _AMD_25 if first <= model <= last), None)
-        if family == 26:
-            return "epyc-gen5"
+        return next((name for first, last, name in _AMD.get(family, ()) if first <= model <= last), None)
     return None
 
 
@@ -244,7 +252,7 @@ def estimate(load: float, facts: MachineFacts) -> tuple[float, float, float]:
 
 def curve(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> Curve:
     fit = shipped() if fit is None else fit
-    later = fit["later"]["shifts"].get(facts.generation)
+    later = fit["later"]["shifts"].get(_BEFORE.get(facts.generation or "", facts.generation))
     name = model_name(facts)
     if later and name == "server_tdp":
         name = "server"  # no server of a later generation was published with its TDP
@@ -383,6 +391,7 @@ class Modelled:
             samples={CHANNEL: watts},
             missing=missing,
             devices=({"device": "host", **asdict(facts)},),
+            intervals={CHANNEL: (low, high)},
         )
 
     def groups(self) -> Sequence[Group]:

@@ -16,6 +16,7 @@ from everywatt.core.format import format_percent, format_quantity, print_quantit
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.figures import COVERED
 from everywatt.slurm.site.users import person
 
 MOST: Final = 8  # shells at a time: on a filesystem that does not answer more would only pile up
@@ -29,11 +30,14 @@ def job_line(row: JobOnNode) -> str | None:
     if row.energy_uj is None or row.low_uj is None or row.high_uj is None:
         return None
     used, low, high = (value / UJ / J_PER_WH for value in (row.energy_uj, row.low_uj, row.high_uj))
+    level = "95 %" if row.coverage >= COVERED else f"95 %, coverage {format_percent(row.coverage)}"
     where = f" on {row.node} (1 of its {row.nodes} nodes)" if row.nodes > 1 else ""
-    text = f"everywatt: this job used {print_quantity(used, 'Wh', used - low, high - used).at('95 %')}{where}"
+    text = f"everywatt: this job used {print_quantity(used, 'Wh', used - low, high - used).at(level)}{where}"
     if row.idle_uj:
         share = row.idle_uj / (row.energy_uj + row.idle_uj)
-        text += f"; its idle allocation drew {format_quantity(row.idle_uj / UJ / J_PER_WH, 'Wh')} more"
+        ends_uj = (row.idle_uj if end is None else end for end in (row.idle_low_uj, row.idle_high_uj))
+        idle, low, high = (value / UJ / J_PER_WH for value in (row.idle_uj, *ends_uj))
+        text += f"; its idle allocation drew {format_quantity(idle, 'Wh', idle - low, high - idle)} more"
         text += f" ({format_percent(share)} of both)"
     return f"{text}."
 

@@ -34,7 +34,7 @@ from everywatt.slurm.node.cards import CardOrder, card_order
 from everywatt.slurm.node.node_jobs import NO_START, NodeJob, NodeJobs
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
 from everywatt.slurm.node.state import STATE, Account, State, record
-from everywatt.slurm.node.tapes import bridge_end_ns, bridged, gpu_uuids, looks_ns, name_processes, same_boot
+from everywatt.slurm.node.tapes import SAME_BOOT_NS, bridge_end_ns, bridged, gpu_uuids, looks_ns, name_processes
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.sacct import total_cpu_s
 from everywatt.slurm.site.store import Store
@@ -284,7 +284,7 @@ class Node:
             if looks and until_s > booked_s:
                 if before is not None or self.state.booked_s is not None:
                     # A recorder that was killed at once is bridged over, if counters went on.
-                    over = tape is not tapes[-1] and before is not None and same_boot(before, tapes[-1])
+                    over = tape is not tapes[-1] and before is not None and before.same_boot(tapes[-1], SAME_BOOT_NS)
                     waits = over or (tape is tapes[-1] and not tape.sealed)
                     crossed_s = self._cross_gap(before, tape, known, booked_s, until_s, waits)
                     if crossed_s is None:

@@ -33,7 +33,7 @@ FURTHER_NS: Final = 60 * NS  # readings after the end, by which it is found when
 SETTLED_NS: Final = 2 * NS  # a recorder that has started finds in this time when cards publish their readings
 LEEWAY_S: Final = 60.0  # by how much the times of files and of tapes may differ
 MOST_FOLDERS: Final = 64  # of recorders that were killed before anything was booked, after the last that was
-SAME_BOOT_NS: Final = 60 * NS  # by how much the wall clock may be set while no recorder is running
+SAME_BOOT_NS: Final = 60 * NS  # by how much the wall clock may be set meanwhile, where tapes do not name their boot
 ROUNDING_NS: Final = 1000  # UTC seconds as floats resolve 238 ns in these years
 STRANGE_PID: Final = 1 << 23  # above every pid of Linux: a process that was never read
 
@@ -119,12 +119,6 @@ def bridge_end_ns(tape: Tape, latest_s: float, waits: bool) -> int | None:
     return next(settled, last_ns)
 
 
-def same_boot(before: Tape, after: Tape) -> bool:
-    """Whether counters went on from one tape to another."""
-    hosts = [tape.meta.get("host", {}).get("name") for tape in (before, after)]
-    return hosts[0] == hosts[1] and abs(before.to_utc_ns(0) - after.to_utc_ns(0)) <= SAME_BOOT_NS
-
-
 @contextmanager
 def bridged(
     before: Tape, after: Tape, start_s: float, end_ns: int, ended_cpu_s: Mapping[int, float]
@@ -134,7 +128,7 @@ def bridged(
     `ended_cpu_s` are CPU seconds that jobs used in it before they ended, by job. None where it was another boot.
     """
     start_ns = instant_ns(before, start_s)
-    if not same_boot(before, after) or end_ns <= start_ns:
+    if not before.same_boot(after, SAME_BOOT_NS) or end_ns <= start_ns:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="everywatt-") as folder:

@@ -27,7 +27,7 @@ from everywatt.core.tables import Table
 from everywatt.core.units import J_PER_KWH
 from everywatt.footprint.carbon import Factors
 from everywatt.slurm.site.carbon import OUTSIDE, added_up, charged, in_all
-from everywatt.slurm.site.figures import nodes_of
+from everywatt.slurm.site.figures import nodes_of, partly_covered
 from everywatt.slurm.site.monthly import sums_of
 from everywatt.slurm.site.store import Store, day_bounds_s
 from everywatt.slurm.site.totals import node_sums
@@ -55,8 +55,11 @@ class Done:
 
     def tables(self) -> list[Table]:
         total, joined = self.summary["total"], self.sacct
-        joules = total["energy_j"]
-        energy = "no energy" if joules is None else format_quantity(1000 * joules / J_PER_KWH, "Wh")
+        energy = "no energy"
+        if (energy_j := total["energy_j"]) is not None:
+            ends_j = (energy_j if total.get(end) is None else total[end] for end in ("low_j", "high_j"))
+            value, low, high = (1000 * each / J_PER_KWH for each in (energy_j, *ends_j))
+            energy = f"{format_quantity(value, 'Wh', value - low, high - value)}{partly_covered(total.get('coverage'))}"
         refused = format_count(total["refused"], "record")
         lines = [f"{self.day}: {format_count(total['jobs'], 'job')}, {energy}, {refused} without energy"]
         if joined is not None:

@@ -20,8 +20,8 @@ from everywatt.core.format import (
 from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.tables import Cell, Table, columns_of
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.schema import IDLE_ENDS, JobOnNode, sum_known
-from everywatt.slurm.site.figures import COVERED, amount, energy_of, percent, short
+from everywatt.slurm.schema import JobOnNode, sum_known
+from everywatt.slurm.site.figures import COVERED, amount, energy_of, percent, short, waste
 from everywatt.slurm.site.store import FOREVER_S, Store
 from everywatt.slurm.site.totals import jobs_where
 
@@ -242,16 +242,13 @@ def _place(row: JobOnNode) -> int:
 def hints(job: Detail) -> list[str]:
     """What of the allocation was not used, and what is not sure about the figure; the costliest first."""
     found = [*_gpu_hints(job.rows), *_cpu_hints(job), *_memory_hints(job.rows)]
-    names = ("waste_uj", "idle_uj", *IDLE_ENDS)
-    sums = {name: sum_known(getattr(row, name) for row in job.rows) for name in names}
-    if found and sums["waste_uj"]:
-        found.append((0, f"{amount(sums, 'waste_uj')} went into allocated hardware that was not used."))
+    if found and job.whole["waste_uj"]:
+        found.append((0, f"{waste(job.whole)} went into allocated hardware that was not used."))
     lines = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
     if job.missing:
         lines.append(f"{job.missing} of its nodes have no record.")
-    if any(row.energy_uj is not None and row.coverage < COVERED for row in job.rows):
-        least = min(row.coverage for row in job.rows)
-        lines.append(f"Only {format_percent(least)} of it was observed.")
+    if job.energy_uj is not None and job.whole["coverage"] < COVERED:
+        lines.append(f"Only {format_percent(job.whole['coverage'])} of it was observed.")
     return lines
 
 

@@ -23,6 +23,10 @@ from everywatt.slurm.schema import IDLE_ENDS, NODE_ENDS, SUMMED, JobOnNode
 from everywatt.slurm.site.totals import Wanted, shown_id
 
 COVERED: Final = 0.9  # a figure of which less was observed says so wherever it is listed
+UNKNOWN: Final = " (coverage unknown)"  # of jobs from series
+WHOLE: Final = "from start to end"  # what sums of jobs are of, other than those of nodes
+OWN: Final = ("energy_uj", "low_uj", "high_uj")  # an amount with the ends of its interval
+IDLE: Final = ("idle_uj", *IDLE_ENDS)
 
 
 def energy_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +88,7 @@ def partly_covered(coverage: float | None) -> str:
 
 def short(row: Mapping[str, Any], level: str = "") -> str:
     """`412 J ± 6`, or `refused`; with the level of the interval where it is given, else with a coverage below 90 %."""
-    value, low, high = (joules(row, name) for name in ("energy_uj", "low_uj", "high_uj"))
+    value, low, high = (joules(row, name) for name in OWN)
     if value is None:
         return "refused"
     if low is None or high is None:
@@ -95,10 +99,17 @@ def short(row: Mapping[str, Any], level: str = "") -> str:
     return f"{shown}{partly_covered(row.get('coverage'))}"
 
 
-def rounded(row: Mapping[str, Any], unit: str, value: float) -> str:
-    """What follows from the energy of a row, with the digits that its interval leaves."""
-    energy, low, high = (row[name] or 0 for name in ("energy_uj", "low_uj", "high_uj"))
-    return format_rounded(unit, (high - low) / 2 / energy * value if energy else 0.0, value)
+def rounded(row: Mapping[str, Any], unit: str, value: float, of: Sequence[str] = OWN) -> str:
+    """What follows from an amount of a row, its energy, with the digits that the interval of that leaves."""
+    amount_uj, low_uj, high_uj = (row.get(name) for name in of)
+    half = 0.0 if not amount_uj or low_uj is None or high_uj is None else (high_uj - low_uj) / 2 / amount_uj * value
+    return format_rounded(unit, half, value)
+
+
+def waste(row: Mapping[str, Any]) -> str | None:
+    """The part of an idle share that was not used, with the digits that the share's interval leaves it."""
+    value = joules(row, "waste_uj")
+    return None if value is None else rounded(row, "J", value, IDLE)
 
 
 def amount(row: Mapping[str, Any], name: str) -> str | None:
@@ -106,22 +117,12 @@ def amount(row: Mapping[str, Any], name: str) -> str | None:
 
     Where no energy beside them says so, with a coverage below 90 %.
     """
-    if name == "waste_uj":
-        return wasted(*(joules(row, column) for column in ("waste_uj", "idle_uj", *IDLE_ENDS)))
     stem = name.removesuffix("_uj")
     value, low, high = joules(row, name), joules(row, f"{stem}_low_uj"), joules(row, f"{stem}_high_uj")
     if value is None or low is None or high is None:
         return None if value is None else format_joules(value)
     covered = partly_covered(row.get("coverage")) if row.get("energy_uj") is None else ""
     return f"{format_joules(value, value - low, high - value)}{covered}"
-
-
-def wasted(waste: float | None, idle: float | None, low: float | None, high: float | None) -> str | None:
-    """Joules of an idle share that nobody used, for people: CPU and GPU time say which part, so it is as uncertain."""
-    if waste is None or not waste or idle is None or low is None or high is None:
-        return None if waste is None else format_joules(waste)
-    part = waste / idle
-    return format_joules(waste, waste - part * low, part * high - waste)
 
 
 def shown_run(row: Mapping[str, Any]) -> str:
@@ -157,7 +158,7 @@ _COLUMNS: Final[Mapping[str, tuple[str | None, Callable[[Mapping[str, Any]], Cel
     "time": ("s", lambda row: row.get("elapsed_s") or 0.0),
     "energy": ("J", lambda row: short(row)),
     "idle share": ("J", lambda row: amount(row, "idle_uj")),
-    "waste": ("J", lambda row: amount(row, "waste_uj")),
+    "waste": ("J", lambda row: waste(row)),
     "cpu": ("%", lambda row: share(row["cpu_s"], row["allocated_cpu_s"])),
     "gpu": ("%", lambda row: share(row["gpu_utilisation"], 1.0)),
     "name": (None, lambda row: row["name"]),
@@ -195,27 +196,29 @@ def balance(nodes: Mapping[str, int]) -> str:
     return f"{total} = {', '.join(map(' '.join, zip(names[1:], shown, strict=True)))}{covered}"
 
 
+def nodes_line(nodes: Mapping[str, int], of: str | None = None) -> str:
+    """What all nodes, or one, drew in the hours of a period, in which jobs of its ends are only in part."""
+    return f"{'nodes' if of is None else of} in these hours: {balance(nodes)}"
+
+
 def _listed(what: str, rows: Sequence[Mapping[str, Any]], refused: int, *more: str) -> list[Table]:
     """The sum of what is listed, and how much of it is missing; nothing where nothing is listed."""
     if not rows:
         return []
     known = [row for row in rows if row["energy_uj"] is not None]
-    names = [
-        name for name in ("energy_uj", "low_uj", "high_uj") if known and all(row.get(name) is not None for row in known)
-    ]
+    names = [name for name in OWN if known and all(row.get(name) is not None for row in known)]
     seen_s = [(row["elapsed_s"] * row["coverage"], row["elapsed_s"]) for row in known if row["coverage"] is not None]
     coverage = share(*map(sum, zip(*seen_s, strict=True))) if seen_s else None
     sums_of = {name: sum(row[name] for row in known) for name in names}
     total = short({**sums_of, "coverage": coverage}) if known else "no energy"
+    total += UNKNOWN if known and coverage is None else ""
     facts = [f"{what}: {total}", *([f"{refused} refused"] if refused else []), *more]
     return [Table.lines(", ".join(facts))]
 
 
 def _node_lines(nodes: Mapping[str, int] | None, of: str | None = None) -> list[Table]:
     """The proof that jobs, idle and system are what nodes drew; nothing where that is not known."""
-    if not nodes or not nodes["total_uj"]:
-        return []
-    return [Table.lines(f"{'nodes' if of is None else of} in these hours: {balance(nodes)}")]
+    return [Table.lines(nodes_line(nodes, of))] if nodes and nodes["total_uj"] else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +249,7 @@ class JobList:
         heads[-1:-1] = ["WASTE"] if self.waste else []
         table = Table.of(*columns(*heads), rows=[cells(row, heads) for row in self.rows])
         node = self.wanted.node
-        what = f"{format_count(len(self.rows), 'job')} {f'on {node}' if node is not None else 'from start to end'}"
+        what = f"{format_count(len(self.rows), 'job')} {f'on {node}' if node is not None else WHOLE}"
         refused = sum(row["energy_uj"] is None for row in self.rows)
         # Of the parts of jobs on one node it is not known whether there are others.
         incomplete = sum(row.get("complete") is False for row in self.rows) if node is None else 0
@@ -269,7 +272,7 @@ class JobSums:
 
     def tables(self) -> list[Table]:
         heads = ("JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if self.waste else []))
-        what = f"all jobs {f'on {self.node}' if self.node is not None else 'from start to end'}"
+        what = f"all jobs {f'on {self.node}' if self.node is not None else WHOLE}"
         listed = _listed(what, self.rows, sum(row["refused"] for row in self.rows))
         return [sums_table(self.by, heads, self.rows), *listed, *_node_lines(self.nodes, self.node)]
 
@@ -288,15 +291,16 @@ class RunningJobs(ToDict):
         rows = [
             [
                 *(row["job_id"], row["user"], row["account"] or None, len(row["nodes"]), row["elapsed_s"]),
-                *(row["power_w"], _running_amount(row, "energy_j"), _running_amount(row, "idle_j", "idle_")),
-                wasted(*(row[name] for name in ("waste_j", "idle_j", "idle_low_j", "idle_high_j"))),
+                *(row["power_w"], None if row["energy_j"] is None else short(stored)),
+                *(amount(stored, "idle_uj"), waste(stored)),
             ]
-            for row in self.rows
+            for row, stored in ((row, _as_stored(row)) for row in self.rows)
         ]
         watts = [row["power_w"] for row in self.rows if row["power_w"] is not None]
         power = f", {format_watts(sum(watts))}" if watts else ""
-        when = datetime.fromtimestamp(self.as_of_s, UTC)
-        note = f"{format_count(len(rows), 'job')} running{power}; energy as of {when:%Y-%m-%dT%H:%M:%S}Z."
+        when = f"{datetime.fromtimestamp(self.as_of_s, UTC):%Y-%m-%dT%H:%M:%S}Z"
+        unknown = UNKNOWN if any(row["coverage"] is None for row in self.rows) else ""
+        note = f"{format_count(len(rows), 'job')} running{power}; energy as of {when}{unknown}."
         heads = columns_of("JOB, USER, ACCOUNT, NODES [], TIME [s], POWER [W], ENERGY [J], IDLE SHARE [J], WASTE [J]")
         return [Table.of(*heads, rows=rows, notes=[note])]
 
@@ -316,7 +320,7 @@ def running_row(job: JobOnNode, now_s: float) -> dict[str, Any]:
     }
 
 
-def _running_amount(row: Mapping[str, Any], name: str, stem: str = "") -> Cell:
-    """Joules of a job that runs, with the interval where there is one."""
-    value, low, high = row[name], row[f"{stem}low_j"], row[f"{stem}high_j"]
-    return value if value is None or low is None or high is None else format_joules(value, value - low, high - value)
+def _as_stored(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A job that runs with its amounts in microjoules, as the store has them."""
+    joules_of = {name: value for name, value in row.items() if name.endswith("_j") and value is not None}
+    return {**row, **{f"{name[:-2]}_uj": round(value * UJ) for name, value in joules_of.items()}}

@@ -41,7 +41,7 @@ SORTS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "user": lambda row: (row["user"].lower(), row["end_s"]),
     "id": lambda row: row["job_id"],
 }
-NOTE: Final = "from time series: no idle share"
+NOTE: Final = "from time series: no idle share, coverage unknown"
 Place = tuple[str, str, str]  # owner, node and device of a series
 
 

@@ -26,7 +26,6 @@ from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import added_up, charged, in_all
 from everywatt.slurm.site.figures import (
     COVERED,
-    amount,
     job_of,
     joules,
     nodes_of,
@@ -35,6 +34,7 @@ from everywatt.slurm.site.figures import (
     short,
     shown_run,
     sums_table,
+    waste,
 )
 from everywatt.slurm.site.store import Store, day_of, days_of
 from everywatt.slurm.site.totals import Wanted, jobs, node_sums
@@ -183,7 +183,7 @@ class UserMonth:
         if total["cost"] is not None:
             facts.append(format_money(total["cost"], self.currency))
         if total["waste_uj"]:
-            facts.append(f"{amount(total, 'waste_uj')} for allocated but unused hardware")
+            facts.append(f"{waste(total)} for allocated but unused hardware")
         if total["coverage"] is not None and total["coverage"] < COVERED:
             facts.append(f"coverage {format_percent(total['coverage'])}")
         if total["refused"]:

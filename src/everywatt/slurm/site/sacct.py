@@ -15,13 +15,14 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.foreign import text_lines
-from everywatt.core.format import format_count
+from everywatt.core.format import format_count, format_percent
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Table
 from everywatt.core.units import J_PER_KWH
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.lists import duration_s, expand, size_bytes
-from everywatt.slurm.schema import ID_PARTS, JobOnNode
+from everywatt.slurm.schema import ID_PARTS, IDLE_ENDS, JobOnNode
+from everywatt.slurm.site.figures import COVERED
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import Wanted, jobs, shown_id
 
@@ -325,8 +326,13 @@ def comment_of(row: Mapping[str, Any]) -> str | None:
     if row["energy_uj"] is None or row["low_uj"] is None or row["high_uj"] is None or not row["complete"]:
         return None
     used, low, high = (_kwh(row[name]) for name in ("energy_uj", "low_uj", "high_uj"))
-    text = f"{MARK}{used} kwh (95% {low} to {high})"
-    return text if row["idle_uj"] is None else f"{text}, idle share {_kwh(row['idle_uj'])} kwh"
+    covered = f", coverage {format_percent(row['coverage'])}" if row["coverage"] < COVERED else ""
+    text = f"{MARK}{used} kwh (95% {low} to {high}{covered})"
+    if row["idle_uj"] is None:
+        return text
+    ends = [row[name] for name in IDLE_ENDS]
+    between = "" if None in ends else f" ({' to '.join(map(_kwh, ends))})"
+    return f"{text}, idle share {_kwh(row['idle_uj'])} kwh{between}"
 
 
 def _kwh(microjoules: int) -> str:

@@ -201,7 +201,8 @@ def node_sums(store: Store, since_s: float, until_s: float, node: str | None = N
     known = store.day_sums(since_s, until_s) if node is None else {}  # they are of all nodes
     sql = f"SELECT {SUM_TERMS} FROM nodes WHERE hour_s > ? AND hour_s < ? AND node = coalesce(?, node)"
     (rest,) = plain_rows(store.query(sql, [since_s - 3600, until_s, node], since_s - 3600, until_s, known.keys()))
-    return {name: sum_known([value, *(sums[name] for sums in known.values())]) for name, value in rest.items()}
+    parts = [*known.values(), *([rest] if rest["known_ms"] or not known else [])]  # a sum of no rows has no ends
+    return {name: sum_known(part[name] for part in parts) for name in rest}
 
 
 def _rows(store: Store, sql: str, values: Sequence[Any], wanted: Wanted) -> list[dict[str, Any]]:
