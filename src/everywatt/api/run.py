@@ -29,7 +29,7 @@ from everywatt.ledger.levels import idle_levels
 from everywatt.recorder.request import model_file
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
-from everywatt.tape.run_store import existing_home, find_run, segments
+from everywatt.tape.run_store import existing_home, find_run, run_argument, segments
 
 if TYPE_CHECKING:
     from everywatt.ledger.owners import Ledger
@@ -65,8 +65,7 @@ class Run:
     @property
     def reference(self) -> str:
         """The run as a word of a command: its name where it is in the folder of runs, else its path."""
-        among = self.path.absolute().parent == existing_home(resolve().home).absolute()
-        return shlex.quote(self.name if among else str(self.path))
+        return run_argument(self.path, existing_home(resolve().home))
 
     @property
     def meta(self) -> dict[str, Any]:

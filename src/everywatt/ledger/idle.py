@@ -181,7 +181,8 @@ def net_energy(gross: Energy, levels: Mapping[str, Idle], seconds: float) -> Ene
     idle = {
         label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items() if label in levels
     }
-    return accept_net(replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage), parts, levels)
+    net = replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage) if idle else gross
+    return accept_net(net, parts, levels)
 
 
 def accept_net(net: Energy, devices: Iterable[str], levels: Mapping[str, Idle]) -> Energy:

@@ -177,4 +177,4 @@ def run_argument(path: Path, home: Path) -> str:
         named = find_run(name, home).samefile(path)
     except RunNotFound:
         named = False
-    return shlex.quote(name if named else str(path.absolute()))
+    return shlex.quote(name if named else str(path))

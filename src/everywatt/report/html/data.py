@@ -85,7 +85,7 @@ def run_view(
     quality, owners, rows = run.quality(), ledger_of(run), _devices(run, energy, lines)
     found: dict[str, Any] = {
         "name": run.name,
-        "argument": run_argument(run.path, existing_home()),
+        "argument": run_argument(run.path.absolute(), existing_home()),
         "started": run.started.isoformat(timespec="milliseconds"),
         "duration_s": run.duration_s,
         "extent_s": extent_s(run),
