@@ -97,6 +97,14 @@ def test_the_summary_shows_items_that_may_have_run_twice(place):
     assert "1 item was interrupted and run again" in here.batch("--resume", "last").stderr
 
 
+def test_the_summary_for_notes_shows_them_too(place):
+    here = place(gpus=["constant:100W"])
+    end(started(here, here.items("a", "b"), "--", here.script(WAIT), "{input}"))
+    (here.folder / "go").touch()
+    here.batch("--resume", "last")
+    assert "- 1 item was interrupted and run again" in here.batch("summary", "last", "--to", "md").stdout
+
+
 def _children(pid):
     found = []
     for entry in Path("/proc").iterdir():

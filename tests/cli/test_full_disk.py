@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -42,3 +43,24 @@ def test_a_disk_that_is_full_until_the_end(sim_machine, tmp_path: Path) -> None:
         energy, truth = found["energy"], 100 * found["duration_s"]
         assert found["duration_s"] > 3.9
         assert energy["joules"] is None or energy["high"] + (1 - energy["coverage"]) * truth >= truth * 0.99
+
+
+FAILING = """
+mount -t tmpfs -o size=600k none "$1" && cd "$1" && seq 40 > items && head -c 8k /dev/zero > spare || exit 99
+cat /dev/zero > full 2>&-
+rm spare
+"$2" -m everywatt batch items --gpus none --max-retries 0 --no-estimate -- \\
+    sh -c 'echo {input} >> "$0"; [ {input} != 33 ]' "$3"
+"""
+
+
+@pytest.mark.skipif(not may_mount(), reason="no tmpfs may be mounted here")
+def test_a_batch_on_a_full_disk_counts_what_ran(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    ran = tmp_path / "ran"
+    environ = {key: value for key, value in os.environ.items() if key != "EVERYWATT_HOME"}
+    environ["HOME"] = str(tmp_path)
+    words = ["unshare", "-rm", "bash", "-c", FAILING, "sh", tmp_path / "runs", sys.executable, ran]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
+    assert sorted(map(int, ran.read_text().split())) == list(range(1, 41)), done.stderr
+    assert done.returncode == 1 and "40 items in this session: 39 done, 1 failed" in done.stderr

@@ -3,6 +3,7 @@ import re
 
 import pytest
 from reports import EVIL, write_other_scope, write_run
+from waiting import until
 
 from everywatt.cli.main import main
 
@@ -98,3 +99,22 @@ def test_the_demo_ends_with_its_report(own_home, capsys):
     last = capsys.readouterr().err.strip().splitlines()[-1]
     path = re.fullmatch(r"report: (.*report\.html)", last)[1]
     assert document(own_home / path)["runs"][0]["phases"]["count"] == 4
+
+
+@pytest.mark.parametrize("display", ["", ":0"])
+def test_a_browser_is_started_where_there_is_a_screen(tape, own_home, monkeypatch, capsys, display):
+    (own_home / "xdg-open").write_text(f"#!/bin/sh\necho $1 >{own_home}/new && mv {own_home}/new {own_home}/opened\n")
+    (own_home / "xdg-open").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own_home}:/usr/bin:/bin")
+    for name in ("BROWSER", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DISPLAY", display)
+    assert main(["report", tape, "-o", "x.html", "--open"]) == 0
+    if display:
+        until((own_home / "opened").exists, "the browser is started")
+    told = capsys.readouterr().err
+    assert (
+        (own_home / "opened").exists()
+        == ("no browser could be started; open x.html in one" not in told)
+        == bool(display)
+    )

@@ -181,6 +181,11 @@ def test_a_json_file_that_cannot_be_written_does_not_change_the_code(place) -> N
     assert b"cannot be written" in done.stderr
 
 
+def test_a_json_file_that_cannot_be_written_hides_no_summary(place) -> None:
+    done = place.run("--json=/no/such/folder/out.json", "--", "true", check=0)
+    assert b"cannot be written" in done.stderr and b"energy  " in done.stderr and b"everywatt show" in done.stderr
+
+
 def test_idle_is_recorded_first_and_net_is_above_it(place) -> None:
     began = time.monotonic()
     done = place.run("--json", "--idle", "1s", "--", "sleep", "0.3", check=0)

@@ -221,3 +221,27 @@ def test_a_path_in_a_closed_folder(home, words, capsys):
     (home / "power.csv").write_text("unix_s,watts\n1,2\n2,3\n")
     assert main(words.format(*[CLOSED] * 2).split()) == 2
     assert os.strerror(errno.ENAMETOOLONG) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["page.pdf", "page.docx", "page.HTML.txt"])
+def test_a_report_is_a_page(home, name, capsys):
+    assert main(["report", "one", "-o", name]) == 2 and not (home / name).exists()
+    assert "must end in one of .html, .htm" in capsys.readouterr().err
+
+
+BOARD = "RAM 1/2MB (lfb 2x4MB) CPU [23%@1397] VDD_IN 4000mW/4000mW\n"
+
+
+@pytest.mark.parametrize("name", ["board.csv", "board.xls"])
+def test_what_is_imported_is_not_called_a_table(home, name, capsys):
+    (home / "board.log").write_text(BOARD * 9)
+    assert main(["import", "tegrastats", "board.log", "-o", name]) == 2 and not (home / name).exists()
+    assert "must end in one of .tape" in capsys.readouterr().err
+
+
+def test_a_parameter_that_an_importer_does_not_use_is_named(home, capsys):
+    (home / "board.log").write_text(BOARD * 9)
+    assert main(["import", "tegrastats", "board.log", "--set", "interval_s=0.5", "--set", "zoneh=2"]) == 0
+    assert "Warning: tegrastats does not use --set zoneh, did you mean 'zone_h'?" in capsys.readouterr().err
+    assert main(["import", "tegrastats", "board.log", "--set", "zone_h=2"]) == 0
+    assert "does not use" not in capsys.readouterr().err

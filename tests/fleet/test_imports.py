@@ -8,6 +8,7 @@ import everywatt
 from everywatt.core.channels import Domain, Kind, Pedigree
 from everywatt.energy.sources import sources
 from everywatt.fleet.imports import energy, targets, translate, write_run
+from everywatt.fleet.metrics import LOW_HIGH
 from everywatt.fleet.query import Series
 from everywatt.tape.reader import Tape
 
@@ -198,3 +199,15 @@ def test_what_is_modelled_stays_so_and_is_wide(tmp_path):
 def test_channels(metric, labels, name, unit, scale, domain):
     channel = translate(Series(metric, labels)).channel
     assert (channel.name, channel.unit, channel.scale, channel.domain) == (name, unit, scale, domain)
+
+
+def test_what_an_agent_integrated_keeps_its_provenance_and_is_no_more_certain(tmp_path):
+    """A board of 8 W for a minute, of which the agent knew ± 10 %: more than the gain of its sensor."""
+    place = {"device": "jetson", "domain": "soc", "pedigree": "integrated", "instance": "n"}
+    shares = {E: 1.0, LOW_HIGH[0]: 0.9, LOW_HIGH[1]: 1.1}
+    run, _ = run_of(
+        [series(name, [share * 8 * n for n in range(61)], **place) for name, share in shares.items()], tmp_path
+    )
+    figure = run.energy()
+    assert figure.pedigree == "integrated" and figure.joules == pytest.approx(480)
+    assert 400 < figure.low <= 433 and 527 <= figure.high < 560

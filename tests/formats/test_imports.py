@@ -6,9 +6,11 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tapes import rows, write_tape
 
 from everywatt.api.run import load
 from everywatt.cli.common.group import dispatch
+from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree
 from everywatt.core.errors import UsageError
 from everywatt.formats import aipowermeter, sage
 from everywatt.formats import ipmi as ipmi_log
@@ -225,6 +227,17 @@ def test_written_for_aipowermeter_and_read_again(make, tmp_path, capsys):
     assert first["metrics"]["cpu"]["psys_power"] == -1 and first["metrics"]["gpu"]["nvidia_power"] == pytest.approx(101)
     assert again.energy(device="cpu.0").joules == pytest.approx(sum(10 + t for t in range(1, 21)))
     assert again.energy(device="gpu.0").joules == pytest.approx(sum(100 + t for t in range(1, 21)))
+
+
+def test_an_estimate_comes_back_as_one(tmp_path):
+    """The format has no word for it, so the description beside it has."""
+    host = Channel("host.power", "W", Kind.GAUGE, "host", Domain.NODE, pedigree=Pedigree.MODELLED)
+    group = GroupInfo("modelled", "modelled", "host", (host,))
+    tape = write_tape(tmp_path / "box-0001.tape", [(group, 0.1, rows(lambda t: 5.0, 0, 20, 0.1))], [])
+    export_aipowermeter(load(tape), tmp_path / "theirs")
+    figure = load(import_files("aipowermeter", [tmp_path / "theirs"], tmp_path / "again.tape")).energy()
+    assert figure.joules == pytest.approx(load(tape).energy().joules, rel=0.02)
+    assert figure.pedigree == "modelled" and not figure.sampling_only and figure.low < 10 and figure.high > 180
 
 
 def test_time_that_was_not_observed_is_not_written_as_zero(make, tmp_path):

@@ -366,7 +366,7 @@ class BatchFigures:
         lines.append(self.device_table().markdown())
         lines += [table.markdown() for table in self.tables()[1:]]
         lines += ["### Drift", "", *(f"- {line}" for line in drift), ""] if drift else []
-        lines += [f"- {note}" for note in self.notes]
+        lines += [f"- {note}" for note in (*self.notes, *self.repeated())]
         return "\n".join(lines).rstrip("\n") + "\n"
 
     def to_dict(self) -> dict[str, Any]:

@@ -82,13 +82,14 @@ def take_up(folder: Path, command: Sequence[str]) -> History:
 class Outcome:
     """What came of a session: the run (None: nothing was recorded), where its journal is, whether it was stopped.
 
-    `trouble` is a sentence where the journal is not whole.
+    `trouble` is a sentence where the journal is not whole; `statuses` are those of this session's items all the same.
     """
 
     run: Run | None
     folder: Path
     stopped: bool
     trouble: str = ""
+    statuses: Sequence[str] = ()
 
 
 def work_off(
@@ -137,4 +138,4 @@ def work_off(
         trouble = journal.close()
         with suppress(EverywattError):
             run = meter.stop()
-    return Outcome(run, place, runner.stopped, trouble)
+    return Outcome(run, place, runner.stopped, trouble, [state.status for state in states])

@@ -100,11 +100,11 @@ def _keep(
 ) -> dict[str, Any]:
     mine = here.get(found.device, {})
     uuid = uuid or str(mine.get("uuid", ""))
-    output.text(
-        f"{found.device}: reading = ({format_number(found.gain, '', found.gain_within, found.gain_within)}) × watts "
-        f"{format_quantity(found.offset_w, 'W', found.offset_within_w, found.offset_within_w, signed=True)}   "
-        f"({format_count(found.windows, 'window')})"
-    )
+    gain = format_number(found.gain, "", found.gain_within, found.gain_within)
+    offset = format_quantity(found.offset_w, "W", found.offset_within_w, found.offset_within_w, signed=True)
+    equals = "≈" if offset.startswith("≈") else "="  # a rough offset makes the line rough
+    line = f"({gain}) × watts {offset.removeprefix('≈ ')}"
+    output.text(f"{found.device}: reading {equals} {line}   ({format_count(found.windows, 'window')})")
     output.say(f"clocks: meter minus card {found.clock}")
     left = found.correction.tolerance
     output.say(f"remaining: ± {format_percent(left.gain_pct / 100)} of the reading, ± {format_watts(left.offset_w)}")

@@ -8,8 +8,9 @@ import click
 
 from everywatt.api.run import load
 from everywatt.cli.common.options import RUN, Verb, footprint_options, out_option, output_options, run_argument
-from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.output import Output, open_in_browser, write_text
 from everywatt.cli.common.progress import task
+from everywatt.cli.common.results import check_form
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes
 from everywatt.core.plugins import EXPORTERS, load_plugin, registered
@@ -40,6 +41,8 @@ def command(
     The default RUN is the last one. Several runs are compared; runs of a different scope get no ratio. --out is the
     file; by default `NAME.html` in the working directory. An existing file is replaced.
     """
+    if out is not None:
+        check_form(out, ".html", ".htm")
     names = runs or ("last",)
     target = out
     with task(output, "report") as tell:
@@ -54,8 +57,8 @@ def command(
     size = target.stat().st_size if target.is_file() else len(text.encode())
     output.facts("report", {"path": str(target), "bytes": size, "runs": [run.name for run in opened]}, str(target))
     output.detail(f"{format_bytes(size)}, {len(opened)} runs" if len(opened) > 1 else format_bytes(size))
-    if open_it and click.launch(str(target.resolve())) != 0:
-        output.warn(f"no browser could be started; open {target} in one.")
+    if open_it:
+        open_in_browser(str(target.resolve()), output, shown=str(target))
 
 
 WHAT = ("power", "ledger", "spans", "energy-by-device", "llm-tokens", "llm-density")

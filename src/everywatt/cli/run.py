@@ -235,12 +235,12 @@ def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **
         output.json("run", {"energy": meter.energy.to_dict(), "name": None, **more})
         return
     found = _footprint(run, settings, output)
+    if output.json_to != STDOUT:  # first: the file may not be writable
+        say_run(run, output, found)
     if output.json_to is not None:
         from everywatt.report.text import RunReport
 
         output.json("run", {**RunReport(run, found).to_dict(), **more})
-    if output.json_to != STDOUT:
-        say_run(run, output, found)
 
 
 def _footprint(run: Run, settings: Settings, output: Output) -> Footprint | None:

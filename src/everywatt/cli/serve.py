@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everywatt.cli.common.options import PATH, Verb, output_options, settings_here
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import Output, open_in_browser
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import check_installed
@@ -90,8 +90,8 @@ def command(
         if output.json_to is not None:
             output.stdout.flush()
         output.say(f"{url}  (runs in {site_home}; stop with Ctrl-C)")
-        if open_it and click.launch(url) != 0:
-            output.warn(f"no browser could be started; open {url} in one.")
+        if open_it:
+            open_in_browser(url, output, shown=url)
 
         from everywatt.report.web.app import Site, run
         from everywatt.report.web.runs import RunIndex

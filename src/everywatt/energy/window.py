@@ -182,10 +182,11 @@ def _unknown(channel: Channel) -> list[str]:
 
 
 def pedigree_of(channel: Channel) -> Pedigree:
-    """Modelled stays modelled; a counter's joules were counted; a gauge's were integrated."""
-    if channel.pedigree is Pedigree.MODELLED:
-        return Pedigree.MODELLED
-    return Pedigree.COUNTER if channel.kind is Kind.COUNTER else Pedigree.INTEGRATED
+    """Modelled stays modelled; a counter's joules were counted, unless an agent integrated them; a gauge's were
+    integrated."""
+    if channel.pedigree is Pedigree.COUNTER and channel.kind is not Kind.COUNTER:
+        return Pedigree.INTEGRATED
+    return channel.pedigree
 
 
 def _budget(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.fleet.exporting import CLOCKS, STATES
-from everywatt.fleet.metrics import labels_text
+from everywatt.fleet.metrics import LOW_HIGH, labels_text
 from everywatt.fleet.query import Series
 from everywatt.fleet.tables import is_counter
 from everywatt.meters.series import Part, Table, write_parts
@@ -339,7 +339,7 @@ def part_of(node: Target) -> Part:
     for name, mapped in node.mapped.items():
         if ours and not _is_ours(mapped):
             mapped = replace(mapped, channel=replace(mapped.channel, domain=None, mirror_of=None))
-        mapped = replace(mapped, series=_with_outages(mapped, node))
+        mapped = replace(mapped, channel=_as_uncertain(mapped, node), series=_with_outages(mapped, node))
         groups.setdefault((mapped.channel.device, mapped.series.at_ms.tobytes()), []).append((name, mapped))
     tables = []
     for number, ((device, _), members) in enumerate(groups.items(), 1):
@@ -349,6 +349,25 @@ def part_of(node: Target) -> Part:
         columns = zip(*(_clean(mapped.series.values) for _, mapped in members), strict=True)
         tables.append(Table(info, list(zip([at_ms * 1_000_000 for at_ms in times], columns, strict=True))))
     return Part(tables, host=node.host, spans=list(_jobs(node)), meta={"labels": dict(node.labels)})
+
+
+def _as_uncertain(mapped: MappedSeries, node: Target) -> Channel:
+    """The channel of a counter of ours, with a gain that is uncertain enough for the agent's own 95 % interval: that
+    also has what the agent knew of readings and not of the sensor."""
+    channel, one, facts = mapped.channel, mapped.series, mapped.channel.facts
+    ends = [node.mapped.get(_key(name, dict(one.labels))) for name in LOW_HIGH] if one.name == ENERGY else [None]
+    joules = _increase(one.values)
+    if channel.pedigree is Pedigree.MODELLED or not joules or None in ends:
+        return channel
+    low_j, high_j = (_increase(end.series.values) for end in ends if end is not None)
+    offset_j = (facts.offset_w or 0.0) * (one.at_ms[-1] - one.at_ms[0]) / 1000
+    known_pct = 100 * math.sqrt(max(((high_j - low_j) / 2) ** 2 - offset_j**2, 0.0)) / joules
+    return replace(channel, facts=replace(facts, gain_pct=max(facts.gain_pct or 0.0, known_pct)))
+
+
+def _increase(values: Sequence[float]) -> float:
+    """What a counter counted; where it went back, it began again."""
+    return sum(after - before for before, after in pairwise(values) if after > before)
 
 
 def _with_outages(mapped: MappedSeries, node: Target) -> Series:

@@ -20,12 +20,13 @@ import numpy.typing as npt
 
 from everywatt.api.run import Run
 from everywatt.core import foreign
-from everywatt.core.channels import Channel, Domain, Kind, Pedigree
+from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device
 from everywatt.core.errors import MeasurementRefused, RunExists, UsageError
 from everywatt.energy.sources import Source, sources
 from everywatt.energy.window import source_ticks
+from everywatt.fleet.imports import MODELLED_PCT
 from everywatt.ledger.split.split import cut, process_use
 from everywatt.ledger.use.account import tape_use
 from everywatt.ledger.use.tenants import Tenant
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 FILE: Final = "power_metrics.json"
 END: Final = "END OF RECORDING SEGMENT"
+ABOUT: Final = "metadata.json"
+ESTIMATES: Final = "everywatt_modelled"  # in ABOUT: the powers that no sensor measured; the format itself cannot say so
 REST_PID: Final = (1 << 22) + 1  # above all numbers of processes on Linux: those that were not followed
 # Of the machine: key, channel, device, domain.
 CPU: Final = (
@@ -130,11 +133,12 @@ def read_log(lines: Iterator[str], shift_ns: int = 0) -> Log:
 
 def _part(file: Path, options: Mapping[str, Any]) -> Part:
     log = read_log(foreign.lines(file), zone_ns(options))
-    tables = tables_of(log, options)
+    estimates = json_object(file.with_name(ABOUT)).get(ESTIMATES)
+    tables = tables_of(log, options, estimates if isinstance(estimates, list) else ())
     if not any(table.rows for table in tables):
         raise UsageError(f"{file} contains no readings of AIPowerMeter.", cure=f"a {FILE} written by AIPowerMeter")
     meta: dict[str, Any] = {"torn_lines": log.torn, "swapped_fields": log.swapped}
-    for name in ("metadata.json", "meta_data.json"):
+    for name in (ABOUT, "meta_data.json"):
         meta.update({"description": _json(file.with_name(name))} if file.with_name(name).is_file() else {})
     spans: list[tuple[str, int, int, Mapping[str, Any]]] = [
         (f"segment {place}", start, end, {}) for place, (start, end) in enumerate(segments_of(log), 1)
@@ -168,12 +172,20 @@ def json_object(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]:
-    """Tables of the machine and of each card, with rows for every line and pauses between segments."""
+def tables_of(log: Log, options: Mapping[str, Any] | None = None, estimates: Sequence[Any] = ()) -> list[Table]:
+    """Tables of the machine and of each card, with rows for every line and pauses between segments.
+
+    `estimates` are the keys of the machine's powers that a model made, as `export_aipowermeter` names them.
+    """
     options = options or {}
     cards = sorted({card for _, metrics in log.lines for card in _cards(metrics)})
     counted = any(key in section(metrics, "gpu") for _, metrics in log.lines for key in COUNTED)
-    counters = [Channel(name, "J", Kind.COUNTER, device, domain) for _, name, device, domain in CPU]
+    counters = [
+        Channel(name, "J", Kind.COUNTER, device, domain, pedigree=Pedigree.MODELLED, facts=Facts(gain_pct=MODELLED_PCT))
+        if key in estimates
+        else Channel(name, "J", Kind.COUNTER, device, domain)
+        for key, name, device, domain in CPU
+    ]
     machine = Table(group("cpu", "aipowermeter", counters))
     tables = {}
     for card in cards:
@@ -374,12 +386,14 @@ def export_aipowermeter(run: Run, folder: Path | None = None) -> list[Path]:
     if not lines:
         raise MeasurementRefused("This run has no power to export.")
     folder.mkdir(parents=True, exist_ok=True)
-    about = folder / "metadata.json"
+    about = folder / ABOUT
     # What its user wrote about it, here or in their recording that it was made from; else its name.
     theirs = run.meta.get("description")
     text = theirs.get("description") if isinstance(theirs, Mapping) else theirs
     metadata = {"description": run.meta.get("note") or text or run.name, "date": day_text(_started_ns(run))}
-    about.write_text(json.dumps(metadata) + "\n", encoding="utf-8")
+    found = [source for tape in run.tapes for source in sources(tape) if source.domain in _KEYS]
+    modelled = {_KEYS[source.domain] for source in found if source.channel.pedigree is Pedigree.MODELLED}
+    about.write_text(json.dumps(metadata | ({ESTIMATES: sorted(modelled)} if modelled else {})) + "\n", "utf-8")
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [target, about]
 

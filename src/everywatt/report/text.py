@@ -452,7 +452,7 @@ def _share(percent: float | None) -> Cell:
     return None if percent is None else "< 0.01 %" if 0 < percent < 0.01 else percent / 100
 
 
-def _without(energy: Energy, *, bounds_too: bool = True, **changed_j: float) -> float:
+def _without(energy: Energy, changed_j: Mapping[str, float], *, bounds_too: bool = True) -> float:
     """The half-width in percent that the figure would have with some sources changed: their terms, and bounds too."""
     widths = energy.budget.by_source()
     left = {name: width / widths[name] for name, width in changed_j.items() if widths.get(name)}
@@ -468,32 +468,34 @@ def _without(energy: Energy, *, bounds_too: bool = True, **changed_j: float) -> 
 def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str:
     """What would narrow the interval, and to what; nothing where another source hides the effect."""
     joules = abs(energy.joules or 0.0)
-    if joules == 0 or (width_j > 0 and _without(energy, **{source: 0.0}) > (1 - VISIBLE) * _without(energy)):
+    if joules == 0 or (width_j > 0 and _without(energy, {source: 0.0}) > (1 - VISIBLE) * _without(energy, {})):
         return ""
     if source in ("gain", "offset"):
         left_j = CALIBRATED_PCT / 100 * joules / math.sqrt(2)
         if width_j <= left_j:
             return "already small"
-        after = _without(energy, gain=left_j, offset=left_j)
+        after = _without(energy, {"gain": left_j, "offset": left_j})
         return (
             f"calibrate the sensor against a meter (both to about {CALIBRATED_PCT} %): ± {format_percent(after / 100)}"
         )
     if source == "aliasing" and width_j == 0:
         return "compare with a meter: busy all the time in pulses of the sensor's period looks the same"
+    if source == "edges" and width_j == 0:
+        return ""
     if source in ("edges", "aliasing"):
         if source == "edges":
-            after = _without(energy, edges=width_j / 10)
+            after = _without(energy, {"edges": width_j / 10})
         else:  # what may be missed in the same way all the time is a bound, and grows with time
-            after = _without(energy, bounds_too=False, aliasing=width_j / math.sqrt(10))
-            if after > (1 - VISIBLE) * _without(energy):
+            after = _without(energy, {"aliasing": width_j / math.sqrt(10)}, bounds_too=False)
+            if after > (1 - VISIBLE) * _without(energy, {}):
                 return "a longer recording does not narrow it: compare with a meter, and record utilisation"
         return f"measure ten times as long ({format_duration(10 * duration_s)}): ± {format_percent(after / 100)}"
     if source == "baseline":
-        after = _without(energy, baseline=width_j / 2)
+        after = _without(energy, {"baseline": width_j / 2})
         return f"record idle for four times as long (--idle): ± {format_percent(after / 100)}"
     if source == "model":
         return "a power sensor: everywatt doctor lists those that this machine could have"
     if source in ("gap", "wraps"):
-        after = _without(energy, **{source: 0.0})
+        after = _without(energy, {source: 0.0})
         return f"a recording without gaps: ± {format_percent(after / 100)}"
     return ""

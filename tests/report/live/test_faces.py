@@ -73,6 +73,15 @@ def test_many_owners_are_cut_and_still_add_up():
     assert {"idle", "unattributed"} <= {row.label for row in rows}
 
 
+def test_the_owners_that_are_cut_have_an_interval():
+    many = tuple(
+        replace(OWNERS.entries[1], id=str(i), label=f"p{i}", joules=2.0, low=1.0, high=4.0) for i in range(100)
+    )
+    rest = next(row for row in faces.owners_of(snapshot(owners=Owners("process", many))) if "more owners" in row.label)
+    count = int(rest.label.split()[0])
+    assert (rest.low, rest.joules, rest.high) == (count, 2 * count, 4 * count)
+
+
 def test_the_tables_of_now():
     shown = snapshot(1)
     devices, owners = faces.tables(shown)

@@ -17,7 +17,7 @@ import click
 from everywatt.batch import array
 from everywatt.batch.devices import Lanes, lay_out
 from everywatt.batch.items import Item, check_words, decoded, parse_items, read_items, unused
-from everywatt.batch.journal import DONE, Device, History, read_journal
+from everywatt.batch.journal import DONE, FAILED, Device, History, read_journal
 from everywatt.batch.plan import Pace, plan_lines, plan_table, shares
 from everywatt.batch.runner import FINISH, KILL, Event, Progress
 from everywatt.batch.runner import Settings as RunnerSettings
@@ -44,7 +44,7 @@ from everywatt.cli.common.options import DURATION, PATH, RUN, WAIT, output_optio
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings, nearest, resolve
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
-from everywatt.core.format import format_duration
+from everywatt.core.format import format_count, format_duration
 from everywatt.formats.badc import TelemetryLog, write_summary
 from everywatt.tape.run_store import existing_home
 
@@ -280,9 +280,12 @@ def run_batch(
             watch=_watcher(output, log),
             ready=ready,
         )
-    if outcome.trouble:
-        output.warn(outcome.trouble)
     code, found = show_batch(outcome.folder, output)
+    if outcome.trouble:  # what is shown is what the journal has
+        done, failed = (outcome.statuses.count(status) for status in (DONE, FAILED))
+        count = format_count(len(outcome.statuses), "item")
+        output.warn(outcome.trouble, f"{count} in this session: {done} done, {failed} failed.")
+        code = max(code, int(done < len(outcome.statuses)))
     if log is not None:
         log.close()
         write_summary(log.path, found)

@@ -287,6 +287,15 @@ def write_text(path: Path, text: str) -> None:
             replace_text(path, text)
 
 
+def open_in_browser(url: str, output: Output, *, shown: str) -> None:
+    """Show an address or a file; without a screen xdg-open would only list the browsers that it did not find."""
+    from click import launch
+
+    screen = any(output.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    if (sys.platform == "linux" and not screen) or launch(url) != 0:
+        output.warn(f"no browser could be started; open {shown} in one.")
+
+
 def _columns(stream: TextIO, environ: Mapping[str, str]) -> int | None:
     """The width of a terminal; None if it is not known."""
     try:

@@ -14,6 +14,8 @@ from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
 
 ENDINGS = (".json", ".csv", ".md", ".html")
+TABLES = (".tsv", ".jsonl", ".parquet", ".arrow", ".xls", ".xlsx")
+FORMS = {*ENDINGS, *TABLES, ".htm", ".txt", ".pdf", ".docx", ".png", ".svg"}
 
 
 class FileResult(Result, Protocol):
@@ -30,6 +32,12 @@ def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
         raise UsageError(f"{out} must end in one of {', '.join(endings)}.")
     if out is not None:
         check_folder(out)
+
+
+def check_form(out: Path, *endings: str) -> None:
+    """UsageError where a file of one form is named as one of another; any name of no known form (`x.v2`) will do."""
+    if out.suffix.lower() in FORMS and out.suffix.lower() not in endings:
+        raise UsageError(f"{out} must end in one of {', '.join(endings)}.")
 
 
 def write_result(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +16,9 @@ from everywatt.cli.common.metering import new_folder
 from everywatt.cli.common.options import DURATION, PAIR, PATH, TIME, json_value, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.progress import Tell, task
+from everywatt.cli.common.results import check_form
 from everywatt.core.clocks import NS, SystemClock
-from everywatt.core.config import resolve
+from everywatt.core.config import nearest, resolve
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_count
 from everywatt.report.text import summary
@@ -89,21 +90,48 @@ def command(
         options["start"] = datetime.fromtimestamp(start / NS, UTC).isoformat()
     if period is not None:
         options[UNTIMED[kind]] = period
+    asked = _Asked(options)
     with imported(output, out, f"{kind}-{paths[0].stem}", f"import of {paths[0].name}") as (target, _):
-        import_files(kind, paths, target, options)
+        import_files(kind, paths, target, asked)
+    for key in options.keys() - asked.read:
+        output.warn(f"{kind} does not use --set {key}{nearest(key, sorted(asked.read)) or '.'}")
+
+
+class _Asked(dict[str, Any]):
+    """Parameters that know which of them an importer looked for, whether they were given or not."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.read: set[str] = set()
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return super().__contains__(key)
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
 
 
 MANY = 10  # a summary looks at every device of every tape, several times
 
 
 @contextmanager
-def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator[tuple[Path, Tell]]:
+def imported(
+    output: Output, out: Path | None, name: str, what: str, *, endings: Sequence[str] = (".tape",)
+) -> Iterator[tuple[Path, Tell]]:
     """Yields where to write a tape and a function to report progress; then prints what the run contains.
 
     Without `out` it is a new run of that name, in a folder `out` that is there too. Where nothing comes of it, no
-    empty run is left.
+    empty run is left. `endings` are those that the verb can write.
     """
     made = out is None or out.is_dir()
+    if out is not None and not made:
+        check_form(out, *endings)
     if out is None:
         folder = new_folder(resolve(), name, output)
     else:

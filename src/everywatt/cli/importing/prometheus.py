@@ -21,6 +21,7 @@ from everywatt.net.api import ApiClient
 from everywatt.net.tls import read_token
 
 HOUR_NS = 3600 * NS
+TABLES = (".csv", ".parquet")
 
 
 @click.command(cls=Verb)
@@ -75,7 +76,7 @@ def command(
             raise nothing(client, wanted, start_ns, end_ns)
         return answer.series
 
-    if out is not None and out.suffix in (".csv", ".parquet"):
+    if out is not None and out.suffix in TABLES:
         with task(output, f"import from {client.shown}") as tell:
             table = join(ask(tell), step_s=step, rates=not counters)
             write(table, out)
@@ -87,7 +88,8 @@ def command(
     if counters:
         raise UsageError("--counters applies only to tables; a tape always keeps raw counters.", cure="-o FILE.csv")
     host = urlsplit(client.url).hostname or "server"
-    with imported(output, out, f"prometheus-{host}", f"import from {client.shown}") as (target, tell):
+    what, endings = f"import from {client.shown}", (".tape", *TABLES)
+    with imported(output, out, f"prometheus-{host}", what, endings=endings) as (target, tell):
         nodes, notes = targets(ask(tell))
         output.warn(*notes)
         queries = [one.promql for one in wanted]

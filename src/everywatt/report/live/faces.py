@@ -124,9 +124,11 @@ def owners_of(snapshot: Snapshot, most: int = MOST_OWNERS) -> list[OwnerNow]:
     entries = snapshot.owners.entries if snapshot.owners else ()
     if len(entries) > most:
         small = [entry for entry in entries if entry.kind not in SPECIAL][most - len(SPECIAL) :]
-        rest = OwnerNow(
-            "", "", f"{len(small)} more owners", sum(o.power_w for o in small), sum(o.joules for o in small)
-        )
+        power_w, joules = sum(o.power_w for o in small), sum(o.joules for o in small)
+        # They share errors of device and idle level, so their intervals add up.
+        ends = [(o.low, o.high) for o in small if o.low is not None and o.high is not None]
+        low, high = map(sum, zip(*ends, strict=True)) if ends and len(ends) == len(small) else (None, None)
+        rest = OwnerNow("", "", f"{len(small)} more owners", power_w, joules, low=low, high=high)
         entries = (*(entry for entry in entries if entry not in small), rest)
     return [replace(entry, label=show.cut(entry.label, LONGEST_LABEL)) for entry in entries]
 
