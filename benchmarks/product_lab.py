@@ -428,13 +428,15 @@ def modelled(out: Path, rng: np.random.Generator, rows: int = 240) -> Recorded:
     assert found.model is not None, found.why
     used = table(rng.normal(1.0, 0.03), 12)
     said = apply(found.model, used)
-    values = zip(said.watts, said.low, said.high, map(bool, said.outside), strict=True)
+    info = info_of(found.model)
+    farthest = [1 + info.names.index(names[0]) if names else 0 for names in said.outside]
+    values = zip(said.watts, said.low, said.high, map(bool, farthest), farthest, strict=True)
     ticks = [
-        Row(_ns(at), _ns(at), _ns(at), (*map(float, one), math.nan, math.nan))
+        Row(_ns(at), _ns(at), _ns(at), (*map(float, one[:4]), math.nan, math.nan, float(one[4])))
         for at, one in zip(used.times_s, values, strict=True)
     ]
     anchors = [Anchor(at, UTC_NS + at, at, 0) for at in (_ns(1.0), _ns(rows))]
-    write_tape(out, [Recording(info_of(found.model), ticks, 1.0)], meta={"host": {"name": "box"}}, anchors=anchors)
+    write_tape(out, [Recording(info, ticks, 1.0)], meta={"host": {"name": "box"}}, anchors=anchors)
     total = np.concatenate(([0.0], np.cumsum(used.column(MODELLED)[1:])))
     since_s = used.times_s - used.times_s[0]
     return Recorded(

@@ -164,7 +164,9 @@ def test_the_energy_of_a_job_is_written_to_slurms_accounting(slurm, ran, said, t
     store = Store(tmp_path / "store")
     known = next(r for r in store.jobs(0, 9e9).to_pylist() if r["job_id"] == alone)
     record = JobOnNode(alone, "node1", known["start_s"], known["end_s"], cluster=known["cluster"], complete=True)
-    store.append([replace(record, energy_uj=7_200_000_000, low_uj=3_600_000_000, high_uj=10_800_000_000)], "node1")
+    store.append(
+        [replace(record, coverage=1.0, energy_uj=7_200_000_000, low_uj=3_600_000_000, high_uj=10_800_000_000)], "node1"
+    )
     assert said("annotate", "--since", "-1d")[1]["written"] == 1
     again = said("annotate", "--since", "-1d")[1]
     assert (again["written"], again["same"], again["failed"]) == (0, 1, {})
